@@ -56,7 +56,7 @@ use headwater_engine::Engine;
 use null::Null;
 use reactor::Reactor;
 use replicated::ReplicaEnd;
-use resp::Resp;
+use resp::ShardService;
 use service::{Bounds, WireProtocol};
 use shards::{Shards, Transport};
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ use tls::Doorway;
 
 /// A server that has its ports but serves nobody yet.
 pub struct Server {
-    reactor: Reactor<Resp>,
+    reactor: Reactor<ShardService>,
     threads: Threads,
     http: Option<SocketAddr>,
     https: Vec<SocketAddr>,
@@ -98,12 +98,12 @@ impl Server {
         let shards = config.listen.shards.number();
         let transport = (shards > 1).then(|| Transport::new(shards));
         let shards = transport.as_ref().map(|transport| Shards::of(Shard(0), transport));
-        let service = Resp::behind(config.clone(), shards, None, replica)?;
+        let service = ShardService::behind(config.clone(), shards, None, replica)?;
         let mut reactor = Reactor::bind(&config, service)?;
         let threads = match &transport {
             Some(transport) => {
                 // With what was declared before the start, and at the addresses that the system chose.
-                let mut config = reactor.service.config.clone();
+                let mut config = reactor.service.settings.config.clone();
                 let port = |door| reactor.addresses(door).first().map(SocketAddr::port);
                 if let Some(port) = port(WireProtocol::Resp) {
                     config.listen.port = OptionalPort::On(port);
@@ -111,7 +111,7 @@ impl Server {
                 if let Some(port) = port(WireProtocol::Memcached) {
                     config.listen.memcached_port = OptionalPort::On(port);
                 }
-                let sent = reactor.service.take_sent();
+                let sent = reactor.service.stores.take_sent();
                 Threads::start(&config, &sent, transport, || reactor.listeners_again())?
             }
             None => Threads::default(),
@@ -170,7 +170,7 @@ impl Server {
 
     /// Tells with what settings the server begins, and where it listens.
     fn tell_start(&self) {
-        let config = &self.reactor.service.config;
+        let config = &self.reactor.service.settings.config;
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         let settings = log::differences(&Config::default(), config);
         let (tables, joins) = (config.tables.len(), config.joins.len());
@@ -222,7 +222,7 @@ impl Server {
     pub fn run(mut self) -> std::io::Result<()> {
         self.tell_start();
         // What of the program only the start needs takes no memory from here on.
-        self.reactor.service.forget_program();
+        self.reactor.service.bound.forget_program();
         self.threads.run();
         let done = self.reactor.run();
         self.threads.join();

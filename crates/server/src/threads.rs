@@ -6,7 +6,7 @@
 use crate::config::{Config, ConfigError};
 use crate::keeping::SentModule;
 use crate::reactor::Reactor;
-use crate::resp::Resp;
+use crate::resp::ShardService;
 use crate::service::WireProtocol;
 use crate::shards::{Shards, Transport};
 use headwater_base::Shard;
@@ -59,7 +59,7 @@ impl Threads {
                     pin(at);
                 }
                 let shards = Shards::of(Shard(at), &transport);
-                let made = Resp::new(config.clone(), Some(shards), Some(sent))
+                let made = ShardService::new(config.clone(), Some(shards), Some(sent))
                     .and_then(|service| Reactor::beside(&config, service, listeners));
                 let reactor = match made {
                     Ok(reactor) => reactor,

@@ -4,7 +4,7 @@
 //! While nobody has asked for it, a request looks at one flag; else a key costs one look into a map of at most [`PREFIXES_MAX`].
 
 use super::encoder;
-use crate::resp::{Resp, Turn};
+use crate::resp::{ShardService, Turn};
 use std::collections::BTreeMap;
 
 /// Keys of further prefixes are counted together.
@@ -84,7 +84,7 @@ impl Details {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// `stats detail`.
     pub(super) fn stats_detail(&mut self, word: Option<&[u8]>, work: &mut Turn<'_>) {
         match word {
@@ -102,7 +102,8 @@ impl Resp {
                 return;
             }
             _ => {
-                self.memcached_refused("CLIENT_ERROR usage: stats detail on|off|dump", work);
+                self.figures
+                    .memcached_refused("CLIENT_ERROR usage: stats detail on|off|dump", work);
                 return;
             }
         }

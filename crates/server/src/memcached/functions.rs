@@ -6,13 +6,14 @@
 //! the directory of functions can be named.
 
 use super::{answer_unless, encoder};
-use crate::resp::{Flow, Resp, Turn};
+use crate::resp::parts::Figures;
+use crate::resp::{Flow, ShardService, Turn};
 use headwater_command::table::spec_of;
 use headwater_command::{Command, Data, Functions, Id};
 use headwater_engine::{CallOptions, Value};
 use headwater_protocol::memcached::Request;
 
-impl Resp {
+impl ShardService {
     /// `invoke`.
     pub(super) fn memcached_invoke(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
         let Request::Invoke { key, function, param, update, reply } = *request else {
@@ -20,14 +21,14 @@ impl Resp {
         };
         self.memcached.counts.invoked += 1;
         let Some(param) = param else {
-            return self.memcached_not_called(reply, "CLIENT_ERROR bad data chunk", work);
+            return self.figures.memcached_not_called(reply, "CLIENT_ERROR bad data chunk", work);
         };
         if update && !self.has_room_for_item(key, param.len()) {
             return self.memcached_no_room(key, false, !reply, work);
         }
         if !self.node.may_call(function) {
             let line = "CLIENT_ERROR NOPERM the function is not among those that may be called";
-            return self.memcached_not_called(reply, line, work);
+            return self.figures.memcached_not_called(reply, line, work);
         }
         let options = CallOptions { update, present_only: !reply };
         let called = self.node.invoke(function, key, param, options, |answer| {
@@ -43,13 +44,6 @@ impl Resp {
             Ok(()) => Flow::Next,
             Err(stop) => self.memcached_unanswered(stop, !reply, work),
         }
-    }
-
-    #[cold]
-    fn memcached_not_called(&mut self, reply: bool, line: &str, work: &mut Turn<'_>) -> Flow {
-        self.stats.errors += 1;
-        answer_unless(!reply, line, work);
-        Flow::Next
     }
 
     /// `register`: a module of that name is replaced, for there is no other way to be rid of it.
@@ -77,5 +71,14 @@ impl Resp {
             }
             Err(stop) => self.memcached_unanswered(stop, false, work),
         }
+    }
+}
+
+impl Figures {
+    #[cold]
+    fn memcached_not_called(&mut self, reply: bool, line: &str, work: &mut Turn<'_>) -> Flow {
+        self.stats.errors += 1;
+        answer_unless(!reply, line, work);
+        Flow::Next
     }
 }

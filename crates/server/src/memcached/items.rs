@@ -1,7 +1,7 @@
 //! The classic commands about items.
 
 use super::{ItemUse, answer_unless, encoder, take_back};
-use crate::resp::{Flow, Resp, Turn};
+use crate::resp::{Flow, ShardService, Turn};
 use headwater_base::Millis;
 use headwater_command::items::{Count, Counted, Fetch, Remove, Seen, Store, StoreMode, Written};
 use headwater_command::{Deadline, GetExpiry, SetExpiry};
@@ -18,7 +18,7 @@ enum Unread {
     Stopped(Stop),
 }
 
-impl Resp {
+impl ShardService {
     /// `get` and its kin: all values or none. All keys are asked for even if the first must wait, so
     /// that their loads run side by side.
     #[inline]
@@ -30,7 +30,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Flow {
         let before = work.out.len();
-        let most = self.answer_bytes_max(work);
+        let most = self.bound.answer_bytes_max(work);
         let mut read = self.read_all(keys, versions, expiry, most, work);
         if let Err(Unread::TooMuch) = read {
             take_back(work, before);
@@ -49,7 +49,7 @@ impl Resp {
                 } else {
                     "SERVER_ERROR out of memory writing get response"
                 };
-                self.memcached_refused(line, work);
+                self.figures.memcached_refused(line, work);
             }
         }
         Flow::Next
@@ -198,7 +198,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Flow {
         self.memcached.counts.no_memory += 1;
-        self.stats.errors += 1;
+        self.figures.stats.errors += 1;
         self.forget_replaced(key, replaces);
         answer_unless(noreply, "SERVER_ERROR out of memory storing object", work);
         Flow::Next
@@ -213,7 +213,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Flow {
         self.memcached.counts.too_large += 1;
-        self.stats.errors += 1;
+        self.figures.stats.errors += 1;
         self.forget_replaced(key, replaces);
         answer_unless(noreply, "SERVER_ERROR object too large for cache", work);
         Flow::Next

@@ -2,7 +2,8 @@
 
 use super::items::NOT_NUMBER;
 use super::{ItemUse, encoder};
-use crate::resp::{Flow, Resp, Turn};
+use crate::resp::parts::Figures;
+use crate::resp::{Flow, ShardService, Turn};
 use headwater_command::items::{Counted, Fetch, Written};
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta};
 
@@ -16,24 +17,18 @@ fn code(written: Written) -> &'static str {
     }
 }
 
-impl Resp {
-    /// Refuses a meta command.
-    fn meta_refused(&mut self, line: &str, work: &mut Turn<'_>) -> Flow {
-        self.memcached_refused(line, work);
-        Flow::Next
-    }
-
+impl ShardService {
     pub(super) fn meta_get(&mut self, meta: &Meta<'_>, work: &mut Turn<'_>) -> Flow {
         let read = meta.flags().and_then(|flags| meta.check_opaque().map(|()| flags));
         let flags = match read {
             Ok(flags) => flags,
-            Err(line) => return self.meta_refused(line, work),
+            Err(line) => return self.figures.meta_refused(line, work),
         };
         let mut room = [0; KEY_BYTES_MAX];
         let key = meta.key(&flags, &mut room);
         let fetch = flags.fetch(key);
         if !flags.is_plain() && !self.has_room_for_item(key, 0) {
-            return self.meta_refused("SERVER_ERROR out of memory", work);
+            return self.figures.meta_refused("SERVER_ERROR out of memory", work);
         }
         self.memcached.counts.metas += 1;
         let before = work.out.len();
@@ -70,16 +65,16 @@ impl Resp {
         let read = meta.flags().and_then(|flags| meta.check_opaque().map(|()| flags));
         let flags = match read {
             Ok(flags) => flags,
-            Err(line) => return self.meta_refused(line, work),
+            Err(line) => return self.figures.meta_refused(line, work),
         };
         let mut room = [0; KEY_BYTES_MAX];
         let key = meta.key(&flags, &mut room);
         let store = match flags.store(key, value.unwrap_or_default()) {
             Ok(store) => store,
-            Err(line) => return self.meta_refused(line, work),
+            Err(line) => return self.figures.meta_refused(line, work),
         };
         let Some(value) = value else {
-            return self.meta_refused("CLIENT_ERROR bad data chunk", work);
+            return self.figures.meta_refused("CLIENT_ERROR bad data chunk", work);
         };
         self.memcached.counts.metas += 1;
         self.memcached.counts.sets += 1;
@@ -104,7 +99,7 @@ impl Resp {
         let read = meta.plain_flags().and_then(|flags| meta.check_opaque().map(|()| flags));
         let flags = match read {
             Ok(flags) => flags,
-            Err(line) => return self.meta_refused(line, work),
+            Err(line) => return self.figures.meta_refused(line, work),
         };
         let mut room = [0; KEY_BYTES_MAX];
         let key = meta.key(&flags, &mut room);
@@ -126,12 +121,12 @@ impl Resp {
         let read = meta.plain_flags().and_then(|flags| meta.check_opaque().map(|()| flags));
         let flags = match read {
             Ok(flags) => flags,
-            Err(line) => return self.meta_refused(line, work),
+            Err(line) => return self.figures.meta_refused(line, work),
         };
         let mut room = [0; KEY_BYTES_MAX];
         let count = match flags.count(meta.key(&flags, &mut room)) {
             Ok(count) => count,
-            Err(line) => return self.meta_refused(line, work),
+            Err(line) => return self.figures.meta_refused(line, work),
         };
         self.memcached.counts.metas += 1;
         if !self.has_room_for_item(count.key, 0) {
@@ -162,7 +157,7 @@ impl Resp {
     pub(super) fn meta_debug(&mut self, meta: &Meta<'_>, work: &mut Turn<'_>) -> Flow {
         let flags = match meta.key_flag() {
             Ok(flags) => flags,
-            Err(line) => return self.meta_refused(line, work),
+            Err(line) => return self.figures.meta_refused(line, work),
         };
         let mut room = [0; KEY_BYTES_MAX];
         let key = meta.key(&flags, &mut room);
@@ -177,5 +172,13 @@ impl Resp {
             Ok(()) => Flow::Next,
             Err(stop) => self.memcached_stopped(stop, false, before, work),
         }
+    }
+}
+
+impl Figures {
+    /// Refuses a meta command.
+    fn meta_refused(&mut self, line: &str, work: &mut Turn<'_>) -> Flow {
+        self.memcached_refused(line, work);
+        Flow::Next
     }
 }

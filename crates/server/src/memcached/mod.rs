@@ -22,12 +22,14 @@ mod remote;
 mod rights;
 mod stats;
 
+use crate::resp::parts::Figures;
+use crate::resp::parts::Waits;
 use details::{Details, ItemUse};
 pub(crate) use merge::{write_answer, write_merged};
 pub(crate) use stats::Counts;
 
 use crate::resp::bound::KEY_BYTES;
-use crate::resp::{Flow, Resp, Told, Turn, foreign};
+use crate::resp::{Flow, ShardService, Told, Turn, foreign};
 use crate::service::{Served, Stopped};
 use headwater_base::Millis;
 use headwater_command::Credentials;
@@ -135,15 +137,15 @@ enum Behind {
     LongLine,
 }
 
-impl Resp {
+impl ShardService {
     /// Parses and executes what is complete in `work.input`.
     pub(crate) fn serve_memcached(&mut self, mut work: Turn<'_>) -> Served {
         let mut client = work.connection.session.memcached.as_deref().copied().unwrap_or_default();
         let mut failure = None;
         if core::mem::take(&mut client.parked) {
-            failure = self.failures.remove(&work.connection.id);
+            failure = self.waits.failures.remove(&work.connection.id);
         }
-        if self.shards.is_some() {
+        if self.others.shards.is_some() {
             // It has come to pass, or the session would sleep.
             work.connection.session.waiting = None;
         }
@@ -164,7 +166,7 @@ impl Resp {
         let input = work.input;
         let mut consumed = 0;
         let mut searched = core::mem::take(&mut client.searched);
-        self.clock.begin();
+        self.figures.clock.begin();
         loop {
             let skipped = client.skip.min(input.len() - consumed);
             consumed += skipped;
@@ -211,10 +213,12 @@ impl Resp {
                 *work.requests_left -= 1;
                 let bytes = &input[consumed..*end];
                 let flow = match failure.take() {
-                    None if self.shards.is_none() => self.memcached_request(request, bytes, work),
+                    None if self.others.shards.is_none() => {
+                        self.memcached_request(request, bytes, work)
+                    }
                     failure => self.memcached_among_shards(failure, request, bytes, work),
                 };
-                if let Some(micros) = self.clock.lap() {
+                if let Some(micros) = self.figures.clock.lap() {
                     self.memcached_slow(micros, &input[consumed..*end], work);
                 }
                 match flow {
@@ -278,10 +282,10 @@ impl Resp {
         work.held.set_whole(work.connection.session.expects());
         let before = work.out.len();
         let flow = match failure {
-            Some(error) => self.memcached_failed(&error, false, work),
+            Some(error) => self.figures.memcached_failed(&error, false, work),
             None => self.memcached_request(request, bytes, work),
         };
-        if let Some(shards) = &mut self.shards
+        if let Some(shards) = &mut self.others.shards
             && writes(request)
         {
             let position = shards.peers.stamp();
@@ -305,8 +309,8 @@ impl Resp {
         if !work.connection.session.authenticated {
             return self.memcached_password(request, work);
         }
-        if self.has_renames() && self.is_taken_away(request) {
-            return self.refuse_unknown(request, work);
+        if self.admission.has_renames() && self.admission.is_taken_away(request) {
+            return self.figures.refuse_unknown(request, work);
         }
         if !work.connection.session.unrestricted
             && let Err(flow) = self.memcached_is_allowed(request, work)
@@ -316,22 +320,22 @@ impl Resp {
         if self.item_waits_for_pause(writes(request), work) {
             return Flow::Parked;
         }
-        if self.shards.is_some() && matches!(request, Request::Register { .. }) {
+        if self.others.shards.is_some() && matches!(request, Request::Register { .. }) {
             self.note_asker(work);
         }
-        if self.shards.is_some()
+        if self.others.shards.is_some()
             && let Some(flow) = self.memcached_remote(request, bytes, work)
         {
             return flow;
         }
         self.look_if_due(work.peers.bytes());
-        self.gauge.begin_command();
+        self.bound.gauge.begin_command();
         self.memcached.counts.requests += 1;
-        if let Some(why) = self.write_refusal()
+        if let Some(why) = self.stores.write_refusal()
             && writes(request)
-            && !(removes(request) && self.takes_removals())
+            && !(removes(request) && self.stores.takes_removals())
         {
-            self.memcached_refused(&format!("SERVER_ERROR {why}"), work);
+            self.figures.memcached_refused(&format!("SERVER_ERROR {why}"), work);
             return Flow::Next;
         }
         // What functions call is not divided.
@@ -370,7 +374,7 @@ impl Resp {
     fn memcached_rare(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
         match *request {
             Request::MetaNoop => encoder(work).line("MN"),
-            Request::Refused { line } => self.memcached_refused(line, work),
+            Request::Refused { line } => self.figures.memcached_refused(line, work),
             Request::TooLarge { key, replaces, noreply } => {
                 return self.memcached_too_large(key, replaces, noreply, work);
             }
@@ -416,11 +420,43 @@ impl Resp {
             Request::Quit => return Flow::Close,
             _ => "CLIENT_ERROR unauthenticated",
         };
-        self.stats.errors += u64::from(line != "STORED");
+        self.figures.stats.errors += u64::from(line != "STORED");
         encoder(work).line(line);
         Flow::Next
     }
 
+    /// Lets the session wait, or tells why its request failed; what was answered behind the
+    /// first `before` bytes is taken back.
+    #[cold]
+    fn memcached_stopped(
+        &mut self,
+        stop: Stop,
+        noreply: bool,
+        before: usize,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        take_back(work, before);
+        match stop {
+            Stop::Wait(ticket) => self.waits.memcached_park(ticket, work),
+            Stop::Failed(error) => self.figures.memcached_failed(&error, noreply, work),
+        }
+    }
+
+    /// As [`ShardService::memcached_stopped`], where nothing was answered yet.
+    #[cold]
+    fn memcached_unanswered(&mut self, stop: Stop, noreply: bool, work: &mut Turn<'_>) -> Flow {
+        let before = work.out.len();
+        self.memcached_stopped(stop, noreply, before, work)
+    }
+
+    /// Whether there is room for a key with a value of so many bytes.
+    #[inline]
+    fn has_room_for_item(&mut self, key: &[u8], value_bytes: usize) -> bool {
+        self.has_room_to_write(key.len() + KEY_BYTES, value_bytes)
+    }
+}
+
+impl Figures {
     /// Refuses a request with a line.
     fn memcached_refused(&mut self, line: &str, work: &mut Turn<'_>) {
         self.stats.errors += 1;
@@ -445,40 +481,12 @@ impl Resp {
         }
         Flow::Next
     }
+}
 
-    /// Lets the session wait, or tells why its request failed; what was answered behind the
-    /// first `before` bytes is taken back.
-    #[cold]
-    fn memcached_stopped(
-        &mut self,
-        stop: Stop,
-        noreply: bool,
-        before: usize,
-        work: &mut Turn<'_>,
-    ) -> Flow {
-        take_back(work, before);
-        match stop {
-            Stop::Wait(ticket) => self.memcached_park(ticket, work),
-            Stop::Failed(error) => self.memcached_failed(&error, noreply, work),
-        }
-    }
-
-    /// As [`Resp::memcached_stopped`], where nothing was answered yet.
-    #[cold]
-    fn memcached_unanswered(&mut self, stop: Stop, noreply: bool, work: &mut Turn<'_>) -> Flow {
-        let before = work.out.len();
-        self.memcached_stopped(stop, noreply, before, work)
-    }
-
+impl Waits {
     fn memcached_park(&mut self, ticket: Ticket, work: &Turn<'_>) -> Flow {
         self.tickets.insert(ticket, work.connection.id);
         Flow::Parked
-    }
-
-    /// Whether there is room for a key with a value of so many bytes.
-    #[inline]
-    fn has_room_for_item(&mut self, key: &[u8], value_bytes: usize) -> bool {
-        self.has_room_to_write(key.len() + KEY_BYTES, value_bytes)
     }
 }
 

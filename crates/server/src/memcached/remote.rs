@@ -5,7 +5,7 @@
 
 use super::{answer_unless, writes};
 use crate::resp::{
-    Flow, LOCKED_FOR_LONG, LockTurn, Resp, Session, Turn, Waiting, after_of, pending_of,
+    Flow, LOCKED_FOR_LONG, LockTurn, Session, ShardService, Turn, Waiting, after_of, pending_of,
 };
 use headwater_base::{Placement, Shard};
 use headwater_command::{GetExpiry, OwnedArgs, Reply};
@@ -83,7 +83,7 @@ fn part(request: &[u8], home: Shard, keys: &[(Shard, Vec<u8>)]) -> Vec<u8> {
     line
 }
 
-impl Resp {
+impl ShardService {
     /// Executes a request elsewhere, or at several shards, if that is where its keys live; `bytes`: the request as it
     /// was sent. `None`: it is to be executed here.
     pub(super) fn memcached_remote(
@@ -92,8 +92,8 @@ impl Resp {
         bytes: &[u8],
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        let me = self.shards.as_ref()?.me;
-        if self.executing_queue || work.connection.session.is_remote() {
+        let me = self.others.shards.as_ref()?.me;
+        if self.waits.executing_queue || work.connection.session.is_remote() {
             return self.memcached_await_writes(request, work);
         }
         let to = route(self.node.engine().placement()?, request);
@@ -107,7 +107,7 @@ impl Resp {
             To::Here => return None,
             To::Refused => {
                 self.touch_before_refusal(request, bytes, work);
-                self.memcached_refused("CLIENT_ERROR bad command line format", work);
+                self.figures.memcached_refused("CLIENT_ERROR bad command line format", work);
                 return Some(Flow::Next);
             }
             To::At(at) => Some(*at),
@@ -119,7 +119,7 @@ impl Resp {
             pending.blocks = true;
             return Some(Flow::Parked);
         }
-        if self.lets_others_read(at, work) {
+        if self.others.lets_others_read(at, work) {
             return Some(Flow::Parked);
         }
         match to {
@@ -128,7 +128,7 @@ impl Resp {
                 if let Request::TooLarge { key, noreply, .. } = *request {
                     // Its data is not here, and never will be.
                     self.memcached.counts.too_large += 1;
-                    self.stats.errors += 1;
+                    self.figures.stats.errors += 1;
                     let forget = [&b"delete "[..], key, b" noreply\r\n"].concat();
                     self.ask_item(at, &forget, (Kind::Write, true), work);
                     answer_unless(noreply, "SERVER_ERROR object too large for cache", work);
@@ -144,7 +144,7 @@ impl Resp {
                 self.ask_items(parts, Merge::Items(keys), kind, work);
             }
             To::All(merge) => {
-                let shards = self.shards.as_ref()?.outbox.shards();
+                let shards = self.others.shards.as_ref()?.outbox.shards();
                 let parts = (0..shards).map(|at| (Shard(at), bytes.to_vec())).collect();
                 self.ask_items(parts, merge, kind, work);
             }
@@ -161,7 +161,8 @@ impl Resp {
             return;
         }
         for key in keys.into_iter().take_while(|key| key.len() <= KEY_BYTES_MAX) {
-            let (Some(shards), Some(placement)) = (&self.shards, self.node.engine().placement())
+            let (Some(shards), Some(placement)) =
+                (&self.others.shards, self.node.engine().placement())
             else {
                 return;
             };
@@ -185,7 +186,7 @@ impl Resp {
     ) {
         self.make_room_to_pass(bytes.len());
         let placement = self.placement_digest();
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let id = pending_of(session, shards).expect(at, kind, silent);
@@ -201,13 +202,13 @@ impl Resp {
         kind: Kind,
         work: &mut Turn<'_>,
     ) {
-        let Some(me) = self.shards.as_ref().map(|shards| shards.me) else { return };
+        let Some(me) = self.others.shards.as_ref().map(|shards| shards.me) else { return };
         let placement = self.placement_digest();
         let mut own = None;
         if let Some((_, bytes)) = parts.iter().find(|(at, _)| *at == me) {
             own = self.memcached_part(bytes, work);
         }
-        let Some(shards) = &self.shards else { return };
+        let Some(shards) = &self.others.shards else { return };
         let session = &mut work.connection.session;
         pending_of(session, shards).expect_scattered(Scattered::new(merge, kind));
         for (at, bytes) in parts {
@@ -220,7 +221,7 @@ impl Resp {
                 continue;
             }
             // This shard's own part comes by message where it has to wait.
-            let Some(shards) = &mut self.shards else { continue };
+            let Some(shards) = &mut self.others.shards else { continue };
             let session = &mut work.connection.session;
             let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
             let id = pending_of(session, shards).expect_part(at);
@@ -236,7 +237,9 @@ impl Resp {
             return None;
         };
         match route(placement, &request) {
-            To::At(home) if self.shards.as_ref().is_some_and(|it| it.me != home) => Some(home),
+            To::At(home) if self.others.shards.as_ref().is_some_and(|it| it.me != home) => {
+                Some(home)
+            }
             _ => None,
         }
     }
@@ -256,7 +259,7 @@ impl Resp {
             return flow;
         }
         if writes(&request)
-            && let Some(shards) = &mut self.shards
+            && let Some(shards) = &mut self.others.shards
         {
             let position = shards.peers.stamp();
             work.connection.session.positions.reach(shards.me, position);
@@ -271,9 +274,9 @@ impl Resp {
         let Parsed::Request { request, .. } = parse(bytes, 0, &limits) else { return None };
         let out = core::mem::take(work.out);
         let whole = work.held.set_whole(true);
-        let queue = core::mem::replace(&mut self.executing_queue, true);
+        let queue = core::mem::replace(&mut self.waits.executing_queue, true);
         let flow = self.memcached_request(&request, bytes, work);
-        self.executing_queue = queue;
+        self.waits.executing_queue = queue;
         work.held.set_whole(whole);
         let reply = core::mem::replace(work.out, out);
         if flow == Flow::Parked {
@@ -318,7 +321,7 @@ impl Resp {
         if !self.may_be_derived_item(request) {
             return None;
         }
-        let shards = self.shards.as_mut()?;
+        let shards = self.others.shards.as_mut()?;
         let session: &mut Session = &mut work.connection.session;
         let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
         shards.waits.insert(wait, work.connection.id);
@@ -333,7 +336,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
         let placement = self.node.engine().placement()?;
-        let shards = self.shards.as_ref()?;
+        let shards = self.others.shards.as_ref()?;
         if shards.locks.is_empty() {
             return None;
         }
@@ -346,7 +349,7 @@ impl Resp {
             }
             LockTurn::Late => {
                 self.forget_locked(id, work.peers);
-                self.memcached_refused(&format!("SERVER_ERROR {LOCKED_FOR_LONG}"), work);
+                self.figures.memcached_refused(&format!("SERVER_ERROR {LOCKED_FOR_LONG}"), work);
                 return Some(Flow::Next);
             }
             LockTurn::None => {}
@@ -365,7 +368,7 @@ impl Resp {
         if !shards.locks.blocks(&set) {
             return None;
         }
-        if self.executing_queue {
+        if self.waits.executing_queue {
             // This part of a request comes by message instead, and waits there.
             return Some(Flow::Parked);
         }

@@ -13,7 +13,9 @@
 //! | `stats` | `INFO` | |
 //! | `version`, `verbosity`, `mn` | `PING` | |
 
-use crate::resp::{Flow, NotAllowed, Resp, Turn};
+use crate::resp::parts::Admission;
+use crate::resp::parts::Figures;
+use crate::resp::{Flow, NotAllowed, ShardService, Turn};
 use headwater_acl::{Access, Demand};
 use headwater_base::KeyRange;
 use headwater_command::items::StoreMode;
@@ -107,24 +109,7 @@ impl Judged {
     }
 }
 
-impl Resp {
-    /// Whether the command of Redis that does the same has lost its name: it has none here by which it could be asked for.
-    #[cold]
-    pub(super) fn is_taken_away(&self, request: &Request<'_>) -> bool {
-        let spec = Judged::of(request).and_then(|judged| spec_of(judged.id as usize));
-        spec.is_some_and(|spec| self.has_lost_its_name(spec))
-    }
-
-    /// Answers as to a command that is none.
-    #[cold]
-    pub(super) fn refuse_unknown(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
-        self.stats.errors += 1;
-        if !Judged::of(request).is_some_and(|judged| judged.noreply) {
-            super::encoder(work).line("ERROR");
-        }
-        Flow::Next
-    }
-
+impl ShardService {
     /// Whether a request may be executed; if not, that is answered.
     #[cold]
     pub(super) fn memcached_is_allowed(
@@ -143,16 +128,37 @@ impl Resp {
         let denied = user.check(spec, None, &needs).map_err(NotAllowed::from);
         let denied = denied.and_then(|()| {
             let lists = judged.id == Id::FlushAll && user.is_unrestricted();
-            let among = (!lists).then(|| self.suspended_among(&needs)).flatten();
-            let why = among.or_else(|| self.suspended_function(function?));
+            let among = (!lists).then(|| self.admission.suspended_among(&needs)).flatten();
+            let why = among.or_else(|| self.admission.suspended_function(function?));
             why.map_or(Ok(()), |why| Err(NotAllowed::Suspended(why.to_owned())))
         });
         let Err(why) = denied else { return Ok(()) };
-        self.stats.errors += 1;
+        self.figures.stats.errors += 1;
         let text = self.note_not_allowed(&why, spec.full_name, &user, work.connection);
         if !judged.noreply {
             super::encoder(work).line(&format!("CLIENT_ERROR NOPERM {text}"));
         }
         Err(Flow::Next)
+    }
+}
+
+impl Admission {
+    /// Whether the command of Redis that does the same has lost its name: it has none here by which it could be asked for.
+    #[cold]
+    pub(super) fn is_taken_away(&self, request: &Request<'_>) -> bool {
+        let spec = Judged::of(request).and_then(|judged| spec_of(judged.id as usize));
+        spec.is_some_and(|spec| self.has_lost_its_name(spec))
+    }
+}
+
+impl Figures {
+    /// Answers as to a command that is none.
+    #[cold]
+    pub(super) fn refuse_unknown(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
+        self.stats.errors += 1;
+        if !Judged::of(request).is_some_and(|judged| judged.noreply) {
+            super::encoder(work).line("ERROR");
+        }
+        Flow::Next
     }
 }

@@ -7,7 +7,7 @@
 use super::details::DELIMITERS;
 use super::encoder;
 use crate::connection::Phase;
-use crate::resp::{Resp, Turn};
+use crate::resp::{ShardService, Turn};
 use core::fmt::Display;
 use headwater_base::memory::Meter;
 use headwater_command::items::{Counted, Written};
@@ -117,7 +117,7 @@ impl Told<'_> {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// `stats` of some kind.
     pub(super) fn memcached_stats(&mut self, mut words: Words<'_>, work: &mut Turn<'_>) {
         match words.next() {
@@ -125,7 +125,7 @@ impl Resp {
             Some(b"reset") => {
                 self.memcached.counts = Counts::default();
                 self.memcached.details.reset();
-                self.stats.reset();
+                self.figures.stats.reset();
                 encoder(work).line("RESET");
             }
             Some(b"settings") => self.stats_settings(work),
@@ -138,7 +138,7 @@ impl Resp {
             }
             Some(b"conns") => stats_connections(work),
             Some(b"detail") => self.stats_detail(words.next(), work),
-            Some(_) => self.memcached_refused("ERROR", work),
+            Some(_) => self.figures.memcached_refused("ERROR", work),
         }
     }
 
@@ -149,7 +149,7 @@ impl Resp {
         let evicted = engine.evicted();
         let (time, open) = (work.time, work.peers.open());
         let usage = |at| crate::resp::cpu_seconds(at);
-        let limit = self.gauge.bound().unwrap_or(0);
+        let limit = self.bound.gauge.bound().unwrap_or(0);
         let mut told = Told(encoder(work));
         told.all([("pid", u64::from(std::process::id()))]);
         told.all([("uptime", time.uptime / 1000), ("time", time.wall.0 / 1000)]);
@@ -161,10 +161,10 @@ impl Resp {
             ("rusage_system", format!("{:.6}", usage(12))),
         ]);
         told.all([
-            ("max_connections", self.bounds.clients_max as u64),
+            ("max_connections", self.settings.bounds.clients_max as u64),
             ("curr_connections", open as u64),
-            ("total_connections", self.stats.connections),
-            ("rejected_connections", self.stats.connections_refused),
+            ("total_connections", self.figures.stats.connections),
+            ("rejected_connections", self.figures.stats.connections_refused),
             ("connection_structures", open as u64),
             ("cmd_get", counts.get_hits + counts.get_misses),
             ("cmd_set", counts.sets),
@@ -192,8 +192,8 @@ impl Resp {
             ("store_no_memory", counts.no_memory),
             ("auth_cmds", counts.logins),
             ("auth_errors", counts.login_errors),
-            ("bytes_read", self.stats.received_bytes),
-            ("bytes_written", self.stats.sent_bytes),
+            ("bytes_read", self.figures.stats.received_bytes),
+            ("bytes_written", self.figures.stats.sent_bytes),
             ("limit_maxbytes", limit as u64),
             ("accepting_conns", 1),
             ("threads", 1),
@@ -210,19 +210,19 @@ impl Resp {
     }
 
     fn stats_settings(&self, work: &mut Turn<'_>) {
-        let config = &self.lowered;
+        let config = &self.settings.lowered;
         let yes = |yes| if yes { "yes" } else { "no" };
         let evicts = self.node.engine().eviction_policy().order.is_some();
         let bind: Vec<String> = config.listen.bind.iter().map(ToString::to_string).collect();
         let numbers = [
-            ("maxbytes", self.gauge.bound().unwrap_or(0) as u64),
-            ("maxconns", self.bounds.clients_max as u64),
+            ("maxbytes", self.bound.gauge.bound().unwrap_or(0) as u64),
+            ("maxconns", self.settings.bounds.clients_max as u64),
             ("tcpport", u64::from(work.connection.local.port())),
             ("udpport", 0),
             ("verbosity", 0),
             ("oldest", 0),
-            ("num_threads", self.gauge.shards() as u64),
-            ("reqs_per_event", self.bounds.turn_requests_max as u64),
+            ("num_threads", self.bound.gauge.shards() as u64),
+            ("reqs_per_event", self.settings.bounds.turn_requests_max as u64),
             ("item_size_max", config.limits.value_bytes_max as u64),
             ("idle_timeout", config.clients.idle_seconds_max),
             ("slab_automove", 0),
@@ -239,7 +239,7 @@ impl Resp {
             ("cas_enabled", "yes"),
             ("binding_protocol", "ascii"),
             ("auth_enabled_sasl", "no"),
-            ("auth_enabled_ascii", yes(self.needs_password())),
+            ("auth_enabled_ascii", yes(self.admission.needs_password())),
             ("flush_enabled", "yes"),
             ("dump_enabled", "no"),
             ("detail_enabled", yes(self.memcached.details.is_on())),
@@ -287,7 +287,7 @@ impl Resp {
     fn stats_slabs(&self, work: &mut Turn<'_>) {
         let engine = self.node.engine();
         let (stats, counts) = (engine.stats(), self.memcached.counts);
-        let used = self.gauge.used() as u64;
+        let used = self.bound.gauge.used() as u64;
         let mut told = Told(encoder(work));
         told.all([
             ("1:used_chunks", stats.keys),

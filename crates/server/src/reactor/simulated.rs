@@ -2,7 +2,7 @@
 
 use super::{News, Reactor};
 use crate::connection::{Connection, ConnectionId};
-use crate::resp::Resp;
+use crate::resp::ShardService;
 use crate::service::{Service, Time, WireProtocol};
 use crate::simulated::ServerEnd;
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ impl<S: Service> Reactor<S> {
     }
 }
 
-impl Reactor<Resp> {
+impl Reactor<ShardService> {
     /// Has a turn that ends where this shard waits for all others to move a partition: the message that asks for it is the last that is there.
     pub(crate) fn simulate_call(&mut self, time: Time, clients: &[(ConnectionId, bool)]) {
         self.simulate_beginning(time, clients);
@@ -63,15 +63,15 @@ impl Reactor<Resp> {
 
     /// Does its part in a phase of a move, which all begin when all have ended the one before; whether there is another one.
     pub(crate) fn simulate_move_phase(&mut self) -> bool {
-        let mut part = self.service.move_part.take().expect("it moves a partition");
+        let mut part = self.service.others.move_part.take().expect("it moves a partition");
         let goes_on = self.service.take_move_phase(&mut part);
-        self.service.move_part = Some(part);
+        self.service.others.move_part = Some(part);
         goes_on
     }
 
     /// Leaves the barrier, and has the rest of its turn.
     pub(crate) fn simulate_end_of_move(&mut self) {
-        let part = self.service.move_part.take().expect("it moves a partition");
+        let part = self.service.others.move_part.take().expect("it moves a partition");
         self.service.leave_barrier(part, &mut self.connections);
         self.simulate_rest();
     }

@@ -1,7 +1,8 @@
 //! The commands about users: ACL and its subcommands. The texts are those of Redis 7.
 
 use super::rights::NotAllowed;
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
+use crate::resp::parts::Admission;
 use crate::users::write_file;
 use headwater_acl::{Selector, command_of};
 use headwater_command::describe::{CATEGORIES, in_category};
@@ -20,7 +21,7 @@ const NO_FILE: &str = "This Redis instance is not configured to use an ACL file.
      specify users via the ACL SETUSER command, which are kept with the data (data-dir), or in the \
      configuration file.";
 
-impl Resp {
+impl ShardService {
     /// Executes a command about users.
     pub(super) fn acl(&mut self, command: &Acl<'_>, work: &mut Turn<'_>) -> Flow {
         let done = match command {
@@ -32,18 +33,18 @@ impl Resp {
             }
             Acl::GenPass { bits } => gen_pass(*bits, work),
             Acl::GetUser { name } => {
-                self.acl_get_user(name, work);
+                self.admission.acl_get_user(name, work);
                 Ok(())
             }
             Acl::List => {
-                let users = self.registry.lock().users.clone();
+                let users = self.admission.registry.lock().users.clone();
                 let mut out = encoder(work);
                 out.array(users.iter().len());
                 users.iter().for_each(|user| out.bulk(&user.line()));
                 Ok(())
             }
             Acl::Users => {
-                let users = self.registry.lock().users.clone();
+                let users = self.admission.registry.lock().users.clone();
                 let mut out = encoder(work);
                 out.array(users.iter().len());
                 users.iter().for_each(|user| out.bulk(&user.name));
@@ -55,16 +56,16 @@ impl Resp {
             Acl::Load => self.acl_load(work),
             Acl::Save => self.acl_save(work),
             Acl::Log { count } => {
-                self.acl_log(*count, work);
+                self.admission.acl_log(*count, work);
                 Ok(())
             }
             Acl::LogReset => {
-                self.registry.lock().journal.clear();
+                self.admission.registry.lock().journal.clear();
                 encoder(work).ok();
                 Ok(())
             }
             Acl::Owners => {
-                self.acl_owners(work);
+                self.admission.acl_owners(work);
                 Ok(())
             }
         };
@@ -80,9 +81,10 @@ impl Resp {
         rules: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Result<(), String> {
-        let user = self.registry.set_user(name, rules.iter()).map_err(|why| why.to_string())?;
-        if self.config.listen.aclfile.is_empty()
-            && let Some(keeping) = &mut self.keeping
+        let user =
+            self.admission.registry.set_user(name, rules.iter()).map_err(|why| why.to_string())?;
+        if self.settings.config.listen.aclfile.is_empty()
+            && let Some(keeping) = &mut self.stores.keeping
         {
             keeping.user_set(name, &user.rules_text());
         }
@@ -91,7 +93,7 @@ impl Resp {
     }
 
     fn acl_del_user(&mut self, names: Args<'_>, work: &mut Turn<'_>) -> Result<(), String> {
-        let removed = self.registry.change(|state| {
+        let removed = self.admission.registry.change(|state| {
             if names.iter().any(|name| name == b"default") {
                 // None of them.
                 state.users.remove(b"default")?;
@@ -103,13 +105,70 @@ impl Resp {
             Ok::<_, headwater_acl::SetUserError>(removed)
         });
         let removed = removed.map_err(|why| why.to_string())?;
-        if let Some(keeping) = &mut self.keeping {
+        if let Some(keeping) = &mut self.stores.keeping {
             names.iter().for_each(|name| keeping.user_removed(name));
         }
         encoder(work).integer(removed);
         Ok(())
     }
 
+    fn acl_dry_run(
+        &mut self,
+        name: &[u8],
+        request: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Result<(), String> {
+        let shown = String::from_utf8_lossy(name).into_owned();
+        let user = self.admission.registry.lock().users.get(name).cloned();
+        let user = user.ok_or_else(|| format!("User '{shown}' not found"))?;
+        let spec = find(request).map_err(|refusal| match refusal {
+            headwater_protocol::resp::Refusal::UnknownCommand(args) => {
+                let name = args.get(0).unwrap_or_default().escape_ascii();
+                format!("Command '{name}' not found")
+            }
+            refusal => refusal.to_string(),
+        })?;
+        match self.judge(&user, spec, request) {
+            Ok(()) => encoder(work).ok(),
+            Err(NotAllowed::Denied(denied)) => {
+                encoder(work).bulk(denied.told(&shown).as_bytes());
+            }
+            Err(NotAllowed::Suspended(why)) => encoder(work).bulk(why.as_bytes()),
+        }
+        Ok(())
+    }
+
+    fn acl_load(&mut self, work: &mut Turn<'_>) -> Result<(), String> {
+        let path = &self.settings.config.listen.aclfile;
+        if path.is_empty() {
+            return Err(NO_FILE.to_owned());
+        }
+        let users = crate::users::read_file(path).map_err(|why| {
+            format!(
+                "{path}: {why}. WARNING: ACL errors detected, no change to the previously active \
+                 ACL rules was performed"
+            )
+        })?;
+        self.admission.registry.replace(users);
+        encoder(work).ok();
+        Ok(())
+    }
+
+    fn acl_save(&mut self, work: &mut Turn<'_>) -> Result<(), String> {
+        let path = &self.settings.config.listen.aclfile;
+        if path.is_empty() {
+            return Err(NO_FILE.to_owned());
+        }
+        let users = self.admission.registry.lock().users.clone();
+        write_file(path, &users).map_err(|why| {
+            format!("There was an error trying to save the ACLs to {path}: {why}")
+        })?;
+        encoder(work).ok();
+        Ok(())
+    }
+}
+
+impl Admission {
     fn acl_get_user(&self, name: &[u8], work: &mut Turn<'_>) {
         let user = self.registry.lock().users.get(name).cloned();
         let mut out = encoder(work);
@@ -130,61 +189,6 @@ impl Resp {
             out.map(3);
             write_selector(selector, &mut out);
         }
-    }
-
-    fn acl_dry_run(
-        &mut self,
-        name: &[u8],
-        request: Args<'_>,
-        work: &mut Turn<'_>,
-    ) -> Result<(), String> {
-        let shown = String::from_utf8_lossy(name).into_owned();
-        let user = self.registry.lock().users.get(name).cloned();
-        let user = user.ok_or_else(|| format!("User '{shown}' not found"))?;
-        let spec = find(request).map_err(|refusal| match refusal {
-            headwater_protocol::resp::Refusal::UnknownCommand(args) => {
-                let name = args.get(0).unwrap_or_default().escape_ascii();
-                format!("Command '{name}' not found")
-            }
-            refusal => refusal.to_string(),
-        })?;
-        match self.judge(&user, spec, request) {
-            Ok(()) => encoder(work).ok(),
-            Err(NotAllowed::Denied(denied)) => {
-                encoder(work).bulk(denied.told(&shown).as_bytes());
-            }
-            Err(NotAllowed::Suspended(why)) => encoder(work).bulk(why.as_bytes()),
-        }
-        Ok(())
-    }
-
-    fn acl_load(&mut self, work: &mut Turn<'_>) -> Result<(), String> {
-        let path = &self.config.listen.aclfile;
-        if path.is_empty() {
-            return Err(NO_FILE.to_owned());
-        }
-        let users = crate::users::read_file(path).map_err(|why| {
-            format!(
-                "{path}: {why}. WARNING: ACL errors detected, no change to the previously active \
-                 ACL rules was performed"
-            )
-        })?;
-        self.registry.replace(users);
-        encoder(work).ok();
-        Ok(())
-    }
-
-    fn acl_save(&mut self, work: &mut Turn<'_>) -> Result<(), String> {
-        let path = &self.config.listen.aclfile;
-        if path.is_empty() {
-            return Err(NO_FILE.to_owned());
-        }
-        let users = self.registry.lock().users.clone();
-        write_file(path, &users).map_err(|why| {
-            format!("There was an error trying to save the ACLs to {path}: {why}")
-        })?;
-        encoder(work).ok();
-        Ok(())
     }
 
     fn acl_log(&self, count: u64, work: &mut Turn<'_>) {

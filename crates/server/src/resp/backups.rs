@@ -8,10 +8,12 @@
 //! - A backup ends with the client that has begun it, and gives way to another one when nothing was taken of it for a while.
 
 use super::session::{Session, Waiting};
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
+use crate::resp::parts::OtherShards;
+use crate::resp::parts::Stores;
 use crate::shards::{CommonStep, MoveRefusal, ShardMessage, WantedStep};
 use headwater_base::Shard;
 use headwater_command::{Args, OwnedArgs, Reply};
@@ -125,26 +127,26 @@ impl CommonBackup {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// BACKUP.BEGIN: the session waits until all shards have begun, and looks again.
     pub(super) fn backup_begin(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
-        let client = (self.me(), work.connection.id);
-        if let Some((number, placement)) = self.backup.begun_by(client) {
-            self.tell_backup(number, placement.as_deref(), work);
+        let client = (self.others.me(), work.connection.id);
+        if let Some((number, placement)) = self.stores.backup.begun_by(client) {
+            self.others.tell_backup(number, placement.as_deref(), work);
             return Flow::Next;
         }
-        let refusal = match &self.keeping {
+        let refusal = match &self.stores.keeping {
             None => Some(String::from(
                 "nothing is kept on disk, so there is nothing to back up: start the server with --data",
             )),
-            Some(_) => self.backup.begin(client).err(),
+            Some(_) => self.stores.backup.begin(client).err(),
         };
         if let Some(why) = refusal {
             encoder(work).error("ERR", format_args!("{why}"));
             return Flow::Next;
         }
         work.connection.session.backs_up = true;
-        if self.shards.is_some() {
+        if self.others.shards.is_some() {
             let wanted = WantedStep { client: work.connection.id, step: CommonStep::BeginBackup };
             self.want_step(wanted);
             let request = Waiting::Request(OwnedArgs::of(args));
@@ -153,18 +155,69 @@ impl Resp {
         }
         match self.begin_shard_backup() {
             Ok(()) => {
-                if let Some((number, placement)) = self.backup.begun_by(client) {
-                    self.tell_backup(number, placement.as_deref(), work);
+                if let Some((number, placement)) = self.stores.backup.begun_by(client) {
+                    self.others.tell_backup(number, placement.as_deref(), work);
                 }
             }
             Err(why) => {
-                self.backup.give_up(client);
+                self.stores.backup.give_up(client);
                 encoder(work).error("ERR", format_args!("{why}"));
             }
         }
         Flow::Next
     }
 
+    /// Begins to read this shard's store out.
+    fn begin_shard_backup(&mut self) -> Result<(), String> {
+        let me = self.others.me();
+        // What flows note of the writes of this turn is of the same state.
+        self.node.record_writes();
+        self.node.end_turn();
+        let keeping = self.stores.keeping.as_ref().ok_or("nothing is kept on disk")?;
+        let placement = keeping.placement_file()?;
+        self.stores.backup.add(me, keeping.begin_backup()?, placement);
+        Ok(())
+    }
+
+    /// Begins a backup together with all other shards: nobody executes anything before all have.
+    pub(super) fn back_up_with_all(
+        &mut self,
+        coordinator: Shard,
+        connections: &mut Connections<Session>,
+    ) {
+        let Some(shards) = &self.others.shards else { return };
+        let (me, barrier) = (shards.me, shards.outbox.barrier().clone());
+        if let Err(why) = self.begin_shard_backup() {
+            barrier.give(Err(MoveRefusal::For(why)));
+        }
+        if !barrier.wait() {
+            return;
+        }
+        self.end_quiescing(coordinator);
+        let Some(shards) = &self.others.shards else { return };
+        let wanted = shards.quiescing.round.as_ref().map(|round| round.wanted);
+        if let Some(wanted) = wanted.filter(|_| coordinator == me) {
+            let refusal = barrier.is_refused().then(|| barrier.given().err()).flatten();
+            barrier.finish();
+            self.end_step(wanted, refusal, connections);
+            self.end_round();
+        }
+    }
+
+    /// A client has gone, and with it the backup that it has begun.
+    pub(super) fn forget_backup(&mut self, id: ConnectionId, session: &mut Session) {
+        if core::mem::take(&mut session.backs_up) {
+            self.stores.backup.give_up((self.others.me(), id));
+        }
+    }
+
+    /// A backup that a client wanted has not begun.
+    pub(super) fn backup_refused(&self, client: ConnectionId) {
+        self.stores.backup.give_up((self.others.me(), client));
+    }
+}
+
+impl OtherShards {
     fn tell_backup(&mut self, number: u64, placement: Option<&[u8]>, work: &mut Turn<'_>) {
         let mut out = encoder(work);
         out.map(3);
@@ -181,6 +234,16 @@ impl Resp {
         event!(info, "store", "backup_begun", number, %peer, "a client takes a backup");
     }
 
+    /// All shards are quiescent: they begin the backup in step.
+    pub(super) fn back_up_in_step(&mut self) {
+        let Some(shards) = &mut self.shards else { return };
+        for at in (0..shards.outbox.shards()).map(Shard) {
+            shards.outbox.to(at).messages.push(ShardMessage::BeginBackup);
+        }
+    }
+}
+
+impl Stores {
     /// BACKUP.READ: bytes, none where there are none yet, nothing at the end.
     pub(super) fn backup_read(&mut self, number: u64, shard: u64, work: &mut Turn<'_>) {
         let mut out = encoder(work);
@@ -200,62 +263,5 @@ impl Resp {
             event!(info, "store", "backup_ended", number, %peer, "a client has ended its backup");
         }
         encoder(work).integer(i64::from(was_under_way));
-    }
-
-    /// Begins to read this shard's store out.
-    fn begin_shard_backup(&mut self) -> Result<(), String> {
-        let me = self.me();
-        // What flows note of the writes of this turn is of the same state.
-        self.node.record_writes();
-        self.node.end_turn();
-        let keeping = self.keeping.as_ref().ok_or("nothing is kept on disk")?;
-        let placement = keeping.placement_file()?;
-        self.backup.add(me, keeping.begin_backup()?, placement);
-        Ok(())
-    }
-
-    /// All shards are quiescent: they begin the backup in step.
-    pub(super) fn back_up_in_step(&mut self) {
-        let Some(shards) = &mut self.shards else { return };
-        for at in (0..shards.outbox.shards()).map(Shard) {
-            shards.outbox.to(at).messages.push(ShardMessage::BeginBackup);
-        }
-    }
-
-    /// Begins a backup together with all other shards: nobody executes anything before all have.
-    pub(super) fn back_up_with_all(
-        &mut self,
-        coordinator: Shard,
-        connections: &mut Connections<Session>,
-    ) {
-        let Some(shards) = &self.shards else { return };
-        let (me, barrier) = (shards.me, shards.outbox.barrier().clone());
-        if let Err(why) = self.begin_shard_backup() {
-            barrier.give(Err(MoveRefusal::For(why)));
-        }
-        if !barrier.wait() {
-            return;
-        }
-        self.end_quiescing(coordinator);
-        let Some(shards) = &self.shards else { return };
-        let wanted = shards.quiescing.round.as_ref().map(|round| round.wanted);
-        if let Some(wanted) = wanted.filter(|_| coordinator == me) {
-            let refusal = barrier.is_refused().then(|| barrier.given().err()).flatten();
-            barrier.finish();
-            self.end_step(wanted, refusal, connections);
-            self.end_round();
-        }
-    }
-
-    /// A client has gone, and with it the backup that it has begun.
-    pub(super) fn forget_backup(&mut self, id: ConnectionId, session: &mut Session) {
-        if core::mem::take(&mut session.backs_up) {
-            self.backup.give_up((self.me(), id));
-        }
-    }
-
-    /// A backup that a client wanted has not begun.
-    pub(super) fn backup_refused(&self, client: ConnectionId) {
-        self.backup.give_up((self.me(), client));
     }
 }

@@ -5,7 +5,7 @@
 //! when time is up, it is run again; what is still missing then is answered with nothing.
 
 use super::session::{Session, Waiting};
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use headwater_command::{Args, Data, OwnedArgs, Reply, Streams};
@@ -66,7 +66,7 @@ fn blocking<'a>(data: &Data<'a>) -> Option<(&'a [u8], u64)> {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// Lets the session wait for `ticket`: for data, or for another client.
     #[cold]
     pub(super) fn wait(
@@ -76,21 +76,23 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
-        let resumed = self.blocking.resumed.take();
+        let resumed = self.waits.blocking.resumed.take();
         let Some((key, millis)) = blocking(data) else { return self.park(ticket, args, work) };
         let now = work.time.uptime;
         // The clock of a turn is up to a millisecond behind: nobody gives up before the time.
         let limit = (millis > 0).then(|| now.saturating_add(millis).saturating_add(1));
         let deadline = resumed.unwrap_or(limit);
-        if self.in_transaction(&work.connection.session) || deadline.is_some_and(|at| at <= now) {
+        if self.waits.in_transaction(&work.connection.session)
+            || deadline.is_some_and(|at| at <= now)
+        {
             self.node.engine_mut().forget_tail(key, ticket);
             encoder(work).null();
             return Flow::Next;
         }
         let id = work.connection.id;
-        self.tickets.insert(ticket, id);
-        self.blocking.add_deadline(deadline, id);
-        self.blocking.sessions += 1;
+        self.waits.tickets.insert(ticket, id);
+        self.waits.blocking.add_deadline(deadline, id);
+        self.waits.blocking.sessions += 1;
         let blocked = Blocked { request: OwnedArgs::of(args), ticket, deadline, ended: None };
         work.connection.session.waiting = Some(Box::new(Waiting::Blocked(blocked)));
         Flow::Parked
@@ -110,21 +112,21 @@ impl Resp {
                 Flow::Next
             });
         }
-        self.blocking.resumed = Some(blocked.deadline);
+        self.waits.blocking.resumed = Some(blocked.deadline);
         let flow = self.run_again(&blocked.request, work);
-        self.blocking.resumed = None;
+        self.waits.blocking.resumed = None;
         flow
     }
 
     /// Takes back what a waiting command has left behind.
     pub(super) fn forget_blocked(&mut self, id: ConnectionId, blocked: &Blocked) {
-        self.blocking.sessions -= 1;
-        if self.tickets.remove(&blocked.ticket).is_some()
+        self.waits.blocking.sessions -= 1;
+        if self.waits.tickets.remove(&blocked.ticket).is_some()
             && let Some(key) = blocked.request.args().get(1)
         {
             self.node.engine_mut().forget_tail(key, blocked.ticket);
         }
-        self.blocking.drop_deadline(blocked.deadline, id);
+        self.waits.blocking.drop_deadline(blocked.deadline, id);
     }
 
     /// CLIENT UNBLOCK: ends what a client waits in, whose request is executed here; how many there were.
@@ -148,10 +150,10 @@ impl Resp {
 
     /// Wakes the sessions whose time is up.
     pub(super) fn wake_late(&mut self, connections: &mut Connections<Session>) {
-        while let Some(&(at, id)) = self.blocking.deadlines.first()
+        while let Some(&(at, id)) = self.waits.blocking.deadlines.first()
             && at <= self.time.uptime
         {
-            self.blocking.deadlines.pop_first();
+            self.waits.blocking.deadlines.pop_first();
             connections.wake(id);
         }
     }

@@ -9,9 +9,10 @@
 //! A command pays two loads and a comparison; one that may need memory adds up its arguments.
 
 use super::session::Queue;
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, Sample, Size};
+use crate::resp::parts::MemoryBound;
 use headwater_base::memory::Meter;
 use headwater_command::bits::field_steps;
 use headwater_command::{Args, Bits, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
@@ -76,96 +77,72 @@ fn share_beside(others: usize, share: usize, shards: usize) -> usize {
     share.saturating_sub(others).max(share / shards)
 }
 
-impl Resp {
-    /// Checks the memory settings against what the server takes as it is.
-    pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
-        let ready = (self.at_start.resident > 0).then_some(self.at_start);
-        let (max, least) = (config.memory.max.0 as usize, self.gauge.least(ready));
-        if max == 0 || max >= least {
-            return Ok(());
-        }
-        // What a start takes differs a little from one to the next: what is named is enough for any.
-        let named = least + least / NAMED_PART;
-        Err(ConfigError(format!("maxmemory is {max} (allowed: 0, or at least {named})")))
-    }
-
+impl ShardService {
     /// Puts the memory settings of `config` into force.
     pub(super) fn apply_memory(&mut self, config: &Config) {
         let bound = (config.memory.max != Size(0)).then_some(config.memory.max.0 as usize);
-        self.gauge.set_bound(bound);
-        self.hub.set_memory_bound(bound);
+        self.bound.gauge.set_bound(bound);
+        self.stores.hub.set_memory_bound(bound);
         let engine = self.node.engine_mut();
-        engine.set_memory(self.gauge.clone(), self.gauge.limit());
+        engine.set_memory(self.bound.gauge.clone(), self.bound.gauge.limit());
         engine.set_value_memory_limit(usize::MAX);
         if let Some(policy) = Policy::named(&config.memory.policy) {
             engine.set_eviction_policy(policy);
         }
-        self.clients_share = ClientShare::of(config).0;
-        self.clients_bytes_max = self.clients_share;
-        if let Some(shards) = &mut self.shards {
+        self.bound.clients_share = ClientShare::of(config).0;
+        self.bound.clients_bytes_max = self.bound.clients_share;
+        if let Some(shards) = &mut self.others.shards {
             shards.outbox.set_waiting_max(bound);
         }
-        self.looked_at = 0;
-    }
-
-    /// Without a bound of the process's, what clients may take together may be bounded: those of one shard may take what
-    /// others leave, at least an even part.
-    #[inline]
-    pub(super) fn share_with_clients_of_others(&mut self, clients: usize) {
-        if self.clients_share < usize::MAX
-            && self.gauge.limit().is_none()
-            && let Some(common) = self.gauge.common()
-        {
-            let others = common.tell_clients(clients);
-            self.clients_bytes_max = share_beside(others, self.clients_share, common.shards());
-        }
+        self.bound.looked_at = 0;
     }
 
     /// Looks at memory if it is time to. Clients take `clients` bytes.
     pub(super) fn look_in_time(&mut self, clients: usize) {
-        let due = self.gauge.is_due() || self.time.uptime >= self.looked_at + LOOK_EVERY;
-        if due && self.gauge.limit().is_some() {
-            self.looked_at = self.time.uptime;
-            self.program.forget_in_time(self.time.uptime);
+        let due =
+            self.bound.gauge.is_due() || self.time.uptime >= self.bound.looked_at + LOOK_EVERY;
+        if due && self.bound.gauge.limit().is_some() {
+            self.bound.looked_at = self.time.uptime;
+            self.bound.program.forget_in_time(self.time.uptime);
             self.look(clients);
         }
-        self.gauge.begin_command();
+        self.bound.gauge.begin_command();
         self.give_up_what_is_asked();
     }
 
     /// Looks at what is taken, evicts what is too much, and sets the limits of the moment.
     #[cold]
     fn look(&mut self, clients: usize) {
-        let has_grown = self.gauge.is_due();
+        let has_grown = self.bound.gauge.is_due();
         self.give_up_what_is_asked();
         // Nobody waits for this.
-        self.gauge.begin_postponable(0);
+        self.bound.gauge.begin_postponable(0);
         let engine = self.node.engine_mut();
-        self.gauge.refresh(engine.value_memory().untouched);
-        let Some(limit) = self.gauge.limit() else { return };
-        let reserve = self.gauge.reserve();
-        let (fits, share) = match self.gauge.common() {
-            None => (engine.make_room(0), self.clients_share),
+        self.bound.gauge.refresh(engine.value_memory().untouched);
+        let Some(limit) = self.bound.gauge.limit() else { return };
+        let reserve = self.bound.gauge.reserve();
+        let (fits, share) = match self.bound.gauge.common() {
+            None => (engine.make_room(0), self.bound.clients_share),
             Some(common) => {
                 // Who writes asks for the parts of others beforehand; who does not lets things be.
-                let soon = if has_grown { reserve + self.gauge.step_now() } else { 0 };
+                let soon = if has_grown { reserve + self.bound.gauge.step_now() } else { 0 };
                 common.ask(engine.excess(soon));
                 let over = engine.excess(0);
                 let own = common.own_part(over).max(over.min(limit / LEAST_PART));
                 let fits = over == 0 || engine.give_up(own) || common.may_gain();
                 let others = common.tell_clients(clients);
-                (fits, share_beside(others, self.clients_share, common.shards()))
+                (fits, share_beside(others, self.bound.clients_share, common.shards()))
             }
         };
-        let fits = fits || self.gauge.gains_soon();
-        self.gauge.begin_command();
-        let used = self.gauge.used();
+        let fits = fits || self.bound.gauge.gains_soon();
+        self.bound.gauge.begin_command();
+        let used = self.bound.gauge.used();
         let taken = engine.value_memory().taken;
         let room = limit.saturating_sub(reserve) as isize - used as isize;
         // Buffers of values are large: each shard may take its part of what is left.
-        let room = room / self.gauge.shards() as isize;
+        let room = room / self.bound.gauge.shards() as isize;
         engine.set_value_memory_limit(taken.saturating_add_signed(room));
-        self.clients_bytes_max = if fits {
+        self.bound.clients_bytes_max = if fits {
             share
         } else {
             // Nothing else can go: clients that take most do.
@@ -177,7 +154,7 @@ impl Resp {
     /// Gives up what other shards ask for.
     #[inline]
     fn give_up_what_is_asked(&mut self) {
-        if let Some(common) = self.gauge.common()
+        if let Some(common) = self.bound.gauge.common()
             && common.asked() > 0
         {
             self.give_up(common.asked());
@@ -187,9 +164,9 @@ impl Resp {
     #[cold]
     fn give_up(&mut self, asked: usize) {
         let engine = self.node.engine_mut();
-        let gave = self.gauge.limit().is_some() && engine.give_up(asked);
-        self.gauge.refresh(engine.value_memory().untouched);
-        if let Some(common) = self.gauge.common() {
+        let gave = self.bound.gauge.limit().is_some() && engine.give_up(asked);
+        self.bound.gauge.refresh(engine.value_memory().untouched);
+        if let Some(common) = self.bound.gauge.common() {
             common.answer(asked, !gave);
         }
     }
@@ -197,10 +174,10 @@ impl Resp {
     /// Makes room for the bytes of a request that goes to another shard or comes from one.
     #[inline]
     pub(crate) fn make_room_to_pass(&mut self, bytes: usize) {
-        if bytes > PASSED_MIN && self.gauge.limit().is_some() {
+        if bytes > PASSED_MIN && self.bound.gauge.limit().is_some() {
             let engine = self.node.engine_mut();
             // A buffer that grows has its old bytes and its new ones for a moment.
-            self.gauge.announce(3 * bytes, || engine.value_memory().untouched);
+            self.bound.gauge.announce(3 * bytes, || engine.value_memory().untouched);
             // Where there is none, the request is refused where it is executed.
             engine.make_room(3 * bytes);
         }
@@ -216,16 +193,16 @@ impl Resp {
         command: &Command<'_>,
         work: &mut Turn<'_>,
     ) -> Result<(), Flow> {
-        if self.gauge.limit().is_none() {
+        if self.bound.gauge.limit().is_none() {
             return Ok(());
         }
         self.look_if_due(work.peers.bytes());
-        if self.in_transaction(&work.connection.session) {
-            self.gauge.begin_command();
+        if self.waits.in_transaction(&work.connection.session) {
+            self.bound.gauge.begin_command();
         } else {
-            let since = self.running_since.unwrap_or(self.time.uptime);
+            let since = self.waits.running_since.unwrap_or(self.time.uptime);
             let waited = self.time.uptime.saturating_sub(since);
-            self.gauge.begin_postponable(waited);
+            self.bound.gauge.begin_postponable(waited);
             if spec.flags.has(Flags::DENYOOM) && waited < IN_STEPS_FOR {
                 match self.make_room_in_steps(spec, args, command) {
                     Some(true) => return Ok(()),
@@ -246,7 +223,7 @@ impl Resp {
             // It was agreed to, and other shards have it, or will.
             return Ok(());
         }
-        if self.gauge.gains_soon() {
+        if self.bound.gauge.gains_soon() {
             let ticket = self.node.engine_mut().next_ticket();
             return Err(self.park(ticket, args, work));
         }
@@ -254,7 +231,7 @@ impl Resp {
         Err(Flow::Next)
     }
 
-    /// As [`Resp::admission`], without letting others be served.
+    /// As [`ShardService::admission`], without letting others be served.
     pub(super) fn admits(
         &mut self,
         spec: &Spec,
@@ -262,11 +239,11 @@ impl Resp {
         command: &Command<'_>,
         work: &mut Turn<'_>,
     ) -> bool {
-        if self.gauge.limit().is_none() {
+        if self.bound.gauge.limit().is_none() {
             return true;
         }
         self.look_if_due(work.peers.bytes());
-        self.gauge.begin_command();
+        self.bound.gauge.begin_command();
         if !spec.flags.has(Flags::DENYOOM) || self.has_room_for(spec, args, command) {
             return true;
         }
@@ -279,7 +256,7 @@ impl Resp {
         self.has_room_to_write(bytes, values)
     }
 
-    /// As [`Resp::has_room_for`], but evicts no more than a step; `None` where there is to be another one.
+    /// As [`ShardService::has_room_for`], but evicts no more than a step; `None` where there is to be another one.
     #[inline]
     fn make_room_in_steps(
         &mut self,
@@ -289,8 +266,8 @@ impl Resp {
     ) -> Option<bool> {
         let (bytes, values) = need(spec, args, command);
         let engine = self.node.engine_mut();
-        self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
-        engine.make_room_in_steps(bytes, values, self.gauge.reserve())
+        self.bound.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
+        engine.make_room_in_steps(bytes, values, self.bound.gauge.reserve())
     }
 
     #[cold]
@@ -301,7 +278,7 @@ impl Resp {
     /// Looks at memory where the heap could have grown noticeably.
     #[inline]
     pub(crate) fn look_if_due(&mut self, clients: usize) {
-        if self.gauge.limit().is_some() && self.gauge.is_due() {
+        if self.bound.gauge.limit().is_some() && self.bound.gauge.is_due() {
             self.look(clients);
         }
     }
@@ -310,32 +287,23 @@ impl Resp {
     /// within, beside the reserve.
     #[inline]
     pub(crate) fn has_room_to_write(&mut self, bytes: usize, values: usize) -> bool {
-        if self.gauge.limit().is_none() {
+        if self.bound.gauge.limit().is_none() {
             return true;
         }
         let engine = self.node.engine_mut();
-        self.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
-        let fits = engine.make_room_for(bytes.saturating_add(self.gauge.reserve()), values);
-        if !fits && !self.gauge.gains_soon() {
+        self.bound.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
+        let fits = engine.make_room_for(bytes.saturating_add(self.bound.gauge.reserve()), values);
+        if !fits && !self.bound.gauge.gains_soon() {
             self.notice_no_room();
         }
         fits
-    }
-
-    /// What the output may grow to by the answer of a reading command.
-    #[inline]
-    pub(crate) fn answer_bytes_max(&self, work: &Turn<'_>) -> usize {
-        match self.gauge.limit() {
-            Some(_) => work.out.len() + self.gauge.reserve() / 2 / self.gauge.shards(),
-            None => usize::MAX,
-        }
     }
 
     /// Makes room for an answer that has more bytes than the reserve allows; what the output may
     /// grow to by it then.
     #[cold]
     pub(crate) fn make_room_to_answer(&mut self, work: &mut Turn<'_>) -> Option<usize> {
-        let most = self.clients_share / 4;
+        let most = self.bound.clients_share / 4;
         // Beside the answer there may be what reading it computes.
         if !self.node.engine_mut().make_room(2 * most) {
             return None;
@@ -352,11 +320,11 @@ impl Resp {
         data: &Data<'_>,
         work: &mut Turn<'_>,
     ) -> Outcome {
-        let in_transaction = self.in_transaction(&work.connection.session);
+        let in_transaction = self.waits.in_transaction(&work.connection.session);
         self.node.set_whole(in_transaction);
         let before = work.out.len();
         let reads = spec.flags.has(Flags::READONLY);
-        let most = if reads { self.answer_bytes_max(work) } else { usize::MAX };
+        let most = if reads { self.bound.answer_bytes_max(work) } else { usize::MAX };
         let mut encoder = encoder(work).at_most(most);
         let outcome = self.node.execute(data, &mut encoder);
         if encoder.overflowed() { self.execute_again(data, before, work) } else { outcome }
@@ -384,16 +352,16 @@ impl Resp {
 
     /// Whether there is room to queue a request, after evicting.
     pub(super) fn has_room_to_queue(&mut self, args: Args<'_>, work: &Turn<'_>) -> bool {
-        if self.gauge.limit().is_none() {
+        if self.bound.gauge.limit().is_none() {
             return true;
         }
-        if self.gauge.is_due() {
+        if self.bound.gauge.is_due() {
             self.look(work.peers.bytes());
         }
-        self.gauge.begin_command();
+        self.bound.gauge.begin_command();
         let bytes: usize = args.iter().map(<[u8]>::len).sum();
         // Where nothing can go, small transactions may use the reserve.
-        self.node.engine_mut().make_room(2 * bytes + self.gauge.reserve() / 2)
+        self.node.engine_mut().make_room(2 * bytes + self.bound.gauge.reserve() / 2)
     }
 
     /// Whether there is room for what a transaction stores, in memory and on disk; where there is none, EXEC is refused.
@@ -404,27 +372,27 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> QueueRoom {
         if queue.stores
-            && let Some(why) = self.write_refusal()
+            && let Some(why) = self.stores.write_refusal()
         {
             // Its removals would be carried out without what belongs to them.
             let text = format_args!("Transaction discarded because of: MISCONF {why}");
             encoder(work).error("EXECABORT", text);
             return QueueRoom::Lacks;
         }
-        if self.gauge.limit().is_none() || !queue.denies_oom {
+        if self.bound.gauge.limit().is_none() || !queue.denies_oom {
             return QueueRoom::IsThere;
         }
         if may_wait {
-            let since = self.running_since.unwrap_or(self.time.uptime);
-            self.gauge.begin_postponable(self.time.uptime.saturating_sub(since));
+            let since = self.waits.running_since.unwrap_or(self.time.uptime);
+            self.bound.gauge.begin_postponable(self.time.uptime.saturating_sub(since));
         } else {
-            self.gauge.begin_command();
+            self.bound.gauge.begin_command();
         }
-        let bytes = queue.bytes.saturating_add(self.gauge.reserve());
+        let bytes = queue.bytes.saturating_add(self.bound.gauge.reserve());
         if self.node.engine_mut().make_room(bytes) {
             return QueueRoom::IsThere;
         }
-        if may_wait && self.gauge.gains_soon() {
+        if may_wait && self.bound.gauge.gains_soon() {
             return QueueRoom::Comes;
         }
         self.notice_no_room();
@@ -432,6 +400,42 @@ impl Resp {
             format_args!("Transaction discarded because of: OOM {}", EngineError::OutOfMemory);
         encoder(work).error("EXECABORT", text);
         QueueRoom::Lacks
+    }
+}
+
+impl MemoryBound {
+    /// Checks the memory settings against what the server takes as it is.
+    pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
+        let ready = (self.at_start.resident > 0).then_some(self.at_start);
+        let (max, least) = (config.memory.max.0 as usize, self.gauge.least(ready));
+        if max == 0 || max >= least {
+            return Ok(());
+        }
+        // What a start takes differs a little from one to the next: what is named is enough for any.
+        let named = least + least / NAMED_PART;
+        Err(ConfigError(format!("maxmemory is {max} (allowed: 0, or at least {named})")))
+    }
+
+    /// Without a bound of the process's, what clients may take together may be bounded: those of one shard may take what
+    /// others leave, at least an even part.
+    #[inline]
+    pub(super) fn share_with_clients_of_others(&mut self, clients: usize) {
+        if self.clients_share < usize::MAX
+            && self.gauge.limit().is_none()
+            && let Some(common) = self.gauge.common()
+        {
+            let others = common.tell_clients(clients);
+            self.clients_bytes_max = share_beside(others, self.clients_share, common.shards());
+        }
+    }
+
+    /// What the output may grow to by the answer of a reading command.
+    #[inline]
+    pub(crate) fn answer_bytes_max(&self, work: &Turn<'_>) -> usize {
+        match self.gauge.limit() {
+            Some(_) => work.out.len() + self.gauge.reserve() / 2 / self.gauge.shards(),
+            None => usize::MAX,
+        }
     }
 
     /// What is known of the process's memory now.

@@ -8,9 +8,10 @@
 
 use super::reply::SessionReply;
 use super::session::{Answering, Subscriptions};
-use super::{Flow, Resp, Session, Turn, encoder};
+use super::{Flow, Session, ShardService, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::resp::parts::Pushes;
 use crate::shards::{Heard, Names};
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
@@ -128,37 +129,43 @@ impl Kind {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// Executes a command about channels.
     pub(super) fn pub_sub(&mut self, command: &PubSub<'_>, work: &mut Turn<'_>) -> Flow {
         match command {
             PubSub::Subscribe { channels } => self.subscribe(Kind::Channel, *channels, work),
             PubSub::PSubscribe { patterns } => self.subscribe(Kind::Pattern, *patterns, work),
-            PubSub::Unsubscribe { channels } => self.unsubscribe(Kind::Channel, *channels, work),
-            PubSub::PUnsubscribe { patterns } => self.unsubscribe(Kind::Pattern, *patterns, work),
+            PubSub::Unsubscribe { channels } => {
+                self.pushes.unsubscribe(Kind::Channel, *channels, work)
+            }
+            PubSub::PUnsubscribe { patterns } => {
+                self.pushes.unsubscribe(Kind::Pattern, *patterns, work)
+            }
             PubSub::SSubscribe { channels } => self.subscribe(Kind::Sharded, *channels, work),
-            PubSub::SUnsubscribe { channels } => self.unsubscribe(Kind::Sharded, *channels, work),
+            PubSub::SUnsubscribe { channels } => {
+                self.pushes.unsubscribe(Kind::Sharded, *channels, work)
+            }
             PubSub::Publish { channel, message } => {
                 let receivers = self.publish(channel, message, work);
                 encoder(work).integer(receivers as i64);
             }
             PubSub::SPublish { channel, message } => {
-                let bounds = self.lowered.clients.pubsub_output_bytes_max;
-                let most = (bounds, self.clients_bytes_max);
-                let heard = self.channels.hearing_at_shard(channel, message);
+                let bounds = self.settings.lowered.clients.pubsub_output_bytes_max;
+                let most = (bounds, self.bound.clients_bytes_max);
+                let heard = self.pushes.channels.hearing_at_shard(channel, message);
                 let receivers = heard.map_or(0, |(encoded, ids)| encoded.deliver(ids, most, work));
                 encoder(work).integer(receivers as i64);
             }
             PubSub::Channels { pattern, sharded } => {
                 let fits = |name: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, name));
-                let all = self.channels.of(kind_of_channels(*sharded));
+                let all = self.pushes.channels.of(kind_of_channels(*sharded));
                 let names: Vec<_> = all.by_name.keys().filter(|name| fits(name)).collect();
                 let mut out = encoder(work);
                 out.array(names.len());
                 names.iter().for_each(|name| out.bulk(name));
             }
             PubSub::NumSub { channels, sharded } => {
-                let all = self.channels.of(kind_of_channels(*sharded));
+                let all = self.pushes.channels.of(kind_of_channels(*sharded));
                 let mut out = encoder(work);
                 out.array(2 * channels.len());
                 for name in channels.iter() {
@@ -167,14 +174,14 @@ impl Resp {
                     out.integer(listeners.map_or(0, BTreeSet::len) as i64);
                 }
             }
-            PubSub::NumPat => encoder(work).integer(self.channels.counts().1 as i64),
+            PubSub::NumPat => encoder(work).integer(self.pushes.channels.counts().1 as i64),
         }
         Flow::Next
     }
 
     fn subscribe(&mut self, kind: Kind, names: Args<'_>, work: &mut Turn<'_>) {
         let id = work.connection.id;
-        let most = self.lowered.clients.subscriptions_max;
+        let most = self.settings.lowered.clients.subscriptions_max;
         for name in names.iter() {
             let session = &mut work.connection.session;
             let subscriptions = session.subscriptions.get_or_insert_default();
@@ -186,12 +193,38 @@ impl Resp {
             if kind.names(subscriptions).insert(name.to_vec()) {
                 subscriptions.name_bytes += name.len();
             }
-            self.channels.of(kind).join(name, id);
+            self.pushes.channels.of(kind).join(name, id);
             let count = kind.count(&work.connection.session);
             confirm(work, kind.words()[0], Some(name), count);
         }
     }
 
+    /// Delivers a message that no client sends.
+    pub(super) fn publish_from_flow(
+        &mut self,
+        channel: &[u8],
+        message: &[u8],
+        connections: &mut Connections<Session>,
+    ) {
+        let most =
+            (self.settings.lowered.clients.pubsub_output_bytes_max, self.bound.clients_bytes_max);
+        for (encoded, ids) in self.pushes.channels.hearing(channel, message) {
+            for &id in ids {
+                encoded.deliver_to(id, most, connections);
+            }
+        }
+    }
+
+    /// Delivers a message; how many times it was received.
+    fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
+        let bounds = self.settings.lowered.clients.pubsub_output_bytes_max;
+        let most = (bounds, self.bound.clients_bytes_max);
+        let hearing = self.pushes.channels.hearing(channel, message);
+        hearing.map(|(encoded, ids)| encoded.deliver(ids, most, work)).sum()
+    }
+}
+
+impl Pushes {
     fn unsubscribe(&mut self, kind: Kind, names: Args<'_>, work: &mut Turn<'_>) {
         let id = work.connection.id;
         let word = kind.words()[1];
@@ -235,29 +268,6 @@ impl Resp {
         for name in &subscriptions.shard_channels {
             self.channels.by_shard_channel.leave(name, id);
         }
-    }
-
-    /// Delivers a message that no client sends.
-    pub(super) fn publish_from_flow(
-        &mut self,
-        channel: &[u8],
-        message: &[u8],
-        connections: &mut Connections<Session>,
-    ) {
-        let most = (self.lowered.clients.pubsub_output_bytes_max, self.clients_bytes_max);
-        for (encoded, ids) in self.channels.hearing(channel, message) {
-            for &id in ids {
-                encoded.deliver_to(id, most, connections);
-            }
-        }
-    }
-
-    /// Delivers a message; how many times it was received.
-    fn publish(&mut self, channel: &[u8], message: &[u8], work: &mut Turn<'_>) -> usize {
-        let bounds = self.lowered.clients.pubsub_output_bytes_max;
-        let most = (bounds, self.clients_bytes_max);
-        let hearing = self.channels.hearing(channel, message);
-        hearing.map(|(encoded, ids)| encoded.deliver(ids, most, work)).sum()
     }
 }
 

@@ -1,13 +1,14 @@
 //! CLIENT LIST, INFO and KILL.
 
 use super::tracking::redirect_of;
-use super::{Flow, Resp, Session, Turn, Waiting, encoder};
+use super::{Flow, Session, ShardService, Turn, Waiting, encoder};
 use crate::connection::Connection;
+use crate::resp::parts::Admission;
 use core::fmt::Write;
 use headwater_command::{Args, ClientKind, KillFilter, Reply, number};
 use headwater_protocol::resp::Version;
 
-impl Resp {
+impl ShardService {
     /// CLIENT LIST: a line for each connection chosen.
     pub(super) fn client_list(&self, kind: Option<ClientKind>, ids: Args<'_>, work: &mut Turn<'_>) {
         let options = kind.map_or(0, |_| "type".len()) + ids.bytes();
@@ -37,7 +38,9 @@ impl Resp {
         describe(work.connection, work.time.uptime, Some(request), &mut text);
         encoder(work).verbatim(*b"txt", text.as_bytes());
     }
+}
 
+impl Admission {
     /// CLIENT KILL: ends the connections chosen; the one that asks gets its answer first.
     pub(super) fn client_kill(&self, filter: &KillFilter<'_>, work: &mut Turn<'_>) -> Flow {
         if let Some(user) =

@@ -3,7 +3,8 @@
 //! One node owns all slots today, and is the master of them; those that stand by are shown as its replicas: they forward what they are asked, so
 //! that a client may go to any of them.
 
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
+use crate::resp::parts::Stores;
 use core::fmt::Write;
 use headwater_base::hash::stable_hash;
 use headwater_base::slots::{SLOTS, slot_of};
@@ -63,21 +64,11 @@ impl ShownNode {
     }
 }
 
-impl Resp {
-    /// Whether this is a node of a cluster.
-    pub(super) fn is_clustered(&self) -> bool {
-        self.keeping.as_ref().is_some_and(|keeping| keeping.lease().is_some())
-    }
-
-    /// What Redis calls that.
-    pub(super) fn mode(&self) -> &'static str {
-        if self.is_clustered() { "cluster" } else { "standalone" }
-    }
-
+impl ShardService {
     /// The nodes of the cluster, this one first: it owns all slots, or it would not execute.
     fn shown_nodes(&self) -> Option<Vec<ShownNode>> {
-        let others = self.keeping.as_ref()?.cluster_nodes()?;
-        let cluster = &self.config.cluster;
+        let others = self.stores.keeping.as_ref()?.cluster_nodes()?;
+        let cluster = &self.settings.config.cluster;
         let (name, me) = (&*cluster.cluster_name, &*cluster.cluster_node);
         let own = ShownNode::of(name, me, &cluster.cluster_advertise);
         let others = others.iter().filter(|(node, _)| node != me);
@@ -114,13 +105,25 @@ impl Resp {
                     node.write_shard(at == 0, &mut out);
                 }
             }
-            Cluster::Nodes => out.verbatim(*b"txt", self.node_lines(&nodes).as_bytes()),
-            Cluster::Info => out.verbatim(*b"txt", self.cluster_info(&nodes).as_bytes()),
+            Cluster::Nodes => out.verbatim(*b"txt", self.stores.node_lines(&nodes).as_bytes()),
+            Cluster::Info => out.verbatim(*b"txt", self.stores.cluster_info(&nodes).as_bytes()),
             Cluster::MyId => out.bulk(nodes.first().map_or("", |node| &node.id).as_bytes()),
             Cluster::KeySlot { key } => out.integer(i64::from(slot_of(key))),
             Cluster::Mode => out.ok(),
         }
         Flow::Next
+    }
+}
+
+impl Stores {
+    /// Whether this is a node of a cluster.
+    pub(super) fn is_clustered(&self) -> bool {
+        self.keeping.as_ref().is_some_and(|keeping| keeping.lease().is_some())
+    }
+
+    /// What Redis calls that.
+    pub(super) fn mode(&self) -> &'static str {
+        if self.is_clustered() { "cluster" } else { "standalone" }
     }
 
     fn epoch(&self) -> u64 {

@@ -1,12 +1,46 @@
 //! CONFIG GET and CONFIG SET.
 
-use super::{Resp, Turn, encoder};
+use super::{ShardService, Turn, encoder};
 use crate::log::{self, event};
+use crate::resp::parts::InForce;
 use crate::settings::{FOREIGN, SETTINGS, change};
 use headwater_command::glob;
 use headwater_command::{Args, Reply};
 
-impl Resp {
+impl ShardService {
+    /// CONFIG SET: all or none.
+    pub(super) fn config_set(&mut self, pairs: Args<'_>, work: &mut Turn<'_>) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let pairs: Vec<(String, String)> =
+            pairs.pairs().map(|(name, value)| (text(name), text(value))).collect();
+        let changed = change(&self.settings.config, &pairs).and_then(|config| {
+            let failed = |error| format!("CONFIG SET failed - {error}");
+            self.bound.check_memory(&config).map_err(failed)?;
+            self.admission.change_certificates(&config, &pairs)?;
+            Ok(config)
+        });
+        match changed {
+            Ok(config) => {
+                let changed = log::differences(&self.settings.config, &config);
+                // The first shard is told by message of what others are asked.
+                if !changed.is_empty() && !work.connection.is_remote() {
+                    event!(info, "server", "settings_changed", changed, "CONFIG SET");
+                }
+                if self.settings.config.listen.requirepass != config.listen.requirepass {
+                    self.admission.registry.set_default_password(&config.listen.requirepass);
+                }
+                log::apply(&config.log);
+                self.apply(config);
+                encoder(work).ok();
+            }
+            Err(why) => {
+                encoder(work).error("ERR", format_args!("{why}"));
+            }
+        }
+    }
+}
+
+impl InForce {
     /// CONFIG GET: names and values of the settings that fit one of the patterns.
     pub(super) fn config_get(&self, patterns: Args<'_>, work: &mut Turn<'_>) {
         let patterns: Vec<Vec<u8>> = patterns.iter().map(<[u8]>::to_ascii_lowercase).collect();
@@ -30,37 +64,6 @@ impl Resp {
         for (name, value) in found {
             out.bulk(name.as_bytes());
             out.bulk(value.as_bytes());
-        }
-    }
-
-    /// CONFIG SET: all or none.
-    pub(super) fn config_set(&mut self, pairs: Args<'_>, work: &mut Turn<'_>) {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let pairs: Vec<(String, String)> =
-            pairs.pairs().map(|(name, value)| (text(name), text(value))).collect();
-        let changed = change(&self.config, &pairs).and_then(|config| {
-            let failed = |error| format!("CONFIG SET failed - {error}");
-            self.check_memory(&config).map_err(failed)?;
-            self.change_certificates(&config, &pairs)?;
-            Ok(config)
-        });
-        match changed {
-            Ok(config) => {
-                let changed = log::differences(&self.config, &config);
-                // The first shard is told by message of what others are asked.
-                if !changed.is_empty() && !work.connection.is_remote() {
-                    event!(info, "server", "settings_changed", changed, "CONFIG SET");
-                }
-                if self.config.listen.requirepass != config.listen.requirepass {
-                    self.registry.set_default_password(&config.listen.requirepass);
-                }
-                log::apply(&config.log);
-                self.apply(config);
-                encoder(work).ok();
-            }
-            Err(why) => {
-                encoder(work).error("ERR", format_args!("{why}"));
-            }
         }
     }
 }

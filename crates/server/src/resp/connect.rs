@@ -2,7 +2,7 @@
 
 use super::session::{Answering, Session};
 use super::tracking::redirect_of;
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::Connection;
 use headwater_command::{Connection as Asked, Credentials, Reply, ReplyMode};
 use headwater_protocol::resp::Version;
@@ -18,7 +18,7 @@ const NO_PASSWORD_SET: &str = "AUTH <password> called without any password confi
      default user. Are you sure your configuration is correct?";
 const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special characters.";
 
-impl Resp {
+impl ShardService {
     /// Executes a command about the connection.
     pub(super) fn connection(&mut self, command: &Asked<'_>, work: &mut Turn<'_>) -> Flow {
         if self.refuse_login(command, work) {
@@ -81,14 +81,14 @@ impl Resp {
                 encoder(work).ok();
             }
             Asked::ClientUnpause => {
-                self.unpause(work);
+                self.waits.unpause(work);
                 encoder(work).ok();
             }
             Asked::ClientUnblock { id, with_error } => {
                 let count = self.unblock(*id, *with_error, work);
                 encoder(work).integer(count);
             }
-            Asked::ClientKill(filter) => return self.client_kill(filter, work),
+            Asked::ClientKill(filter) => return self.admission.client_kill(filter, work),
         }
         Flow::Next
     }
@@ -133,7 +133,7 @@ impl Resp {
         out.integer(if is_three { 3 } else { 2 });
         out.bulk(b"id");
         out.integer(number as i64);
-        for (name, value) in [("mode", self.mode()), ("role", "master")] {
+        for (name, value) in [("mode", self.stores.mode()), ("role", "master")] {
             out.bulk(name.as_bytes());
             out.bulk(value.as_bytes());
         }
@@ -142,7 +142,7 @@ impl Resp {
     }
 
     fn auth(&mut self, credentials: &Credentials<'_>, work: &mut Turn<'_>) {
-        if credentials.user.is_none() && !self.needs_password() {
+        if credentials.user.is_none() && !self.admission.needs_password() {
             encoder(work).error("ERR", format_args!("{NO_PASSWORD_SET}"));
         } else if self.authenticate(credentials, work.connection) {
             encoder(work).ok();
@@ -157,7 +157,12 @@ impl Resp {
         credentials: &Credentials<'_>,
         connection: &mut Connection<Session>,
     ) -> bool {
-        let known = self.registry.lock().users.authenticate(credentials.user, credentials.password);
+        let known = self
+            .admission
+            .registry
+            .lock()
+            .users
+            .authenticate(credentials.user, credentials.password);
         let right = known.is_some();
         match known {
             Some(user) => self.log_in(user, connection),
@@ -170,7 +175,7 @@ impl Resp {
         self.unwatch_remote(work);
         let id = work.connection.id;
         let session = &mut work.connection.session;
-        self.forget_subscriptions(id, session);
+        self.pushes.forget_subscriptions(id, session);
         self.forget_monitor(id, session);
         self.forget_backup(id, session);
         self.forget_range_watches(session);
@@ -192,10 +197,10 @@ impl Resp {
             positions: core::mem::take(&mut session.positions),
             ..Session::default()
         };
-        self.let_in(&mut work.connection.session);
+        self.admission.let_in(&mut work.connection.session);
         // It is who it was when it came.
         let peer = work.connection.peer;
-        self.log_in_certified(&mut work.connection.session, peer);
+        self.admission.log_in_certified(&mut work.connection.session, peer);
         encoder(work).simple("RESET");
     }
 }

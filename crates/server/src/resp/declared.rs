@@ -3,12 +3,12 @@
 //! A table is declared at its source first; when that has agreed, the table is this shard's, or every shard's
 //! (`remote/sources.rs`).
 
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::sources::Answer;
 use headwater_command::{Args, Mapping, Reply};
 use headwater_engine::TableOptions;
 
-impl Resp {
+impl ShardService {
     /// TABLE.SET with a source.
     pub(super) fn declare(
         &mut self,
@@ -24,13 +24,13 @@ impl Resp {
             encoder(work).ok();
             return Ok(Flow::Next);
         }
-        if self.shards.is_some() && !self.executing_queue {
+        if self.others.shards.is_some() && !self.waits.executing_queue {
             // The client's shard has declared it, and asks all.
             self.have_declared(name, options, mapping)?;
             encoder(work).ok();
             return Ok(Flow::Next);
         }
-        let Some(Answer::Declared(answer)) = self.hub.take_answer(work.connection.id) else {
+        let Some(Answer::Declared(answer)) = self.stores.hub.take_answer(work.connection.id) else {
             return self.begin_to_declare(name, options, mapping, args, work);
         };
         let warnings = answer.map_err(|text| format!("source '{source}': {text}"))?;
@@ -48,14 +48,14 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Result<Flow, String> {
-        if self.executing_queue {
+        if self.waits.executing_queue {
             return Err(String::from("TABLE.SET with a source cannot be in a transaction"));
         }
         self.node.engine_mut().check_table(name, options).map_err(|error| error.to_string())?;
         let words = mapping_words(mapping)?;
         let source = options.source.as_deref().unwrap_or_default();
         let (id, prefix) = (work.connection.id, [name, b"|"].concat());
-        self.hub.declare(source, Some(id), self.patience(), &prefix, &words)?;
+        self.stores.hub.declare(source, Some(id), self.patience(), &prefix, &words)?;
         Ok(self.await_answer(args, work))
     }
 
@@ -68,14 +68,14 @@ impl Resp {
     ) -> Result<(), String> {
         let source = options.source.as_deref().unwrap_or_default();
         let prefix = [name, b"|"].concat();
-        let is_first = self.hub.enter(source, &prefix)?;
+        let is_first = self.stores.hub.enter(source, &prefix)?;
         if let Err(error) = self.node.engine_mut().table_set(name, options) {
             if is_first {
-                self.hub.leave(source, &prefix);
+                self.stores.hub.leave(source, &prefix);
             }
             return Err(error.to_string());
         }
-        self.hub.set_through(prefix, mapping.write_through.then_some(source));
+        self.stores.hub.set_through(prefix, mapping.write_through.then_some(source));
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Resp {
         let source = self.source_of(name);
         self.node.engine_mut().table_set(name, options).map_err(|error| error.to_string())?;
         if let Some(source) = source {
-            self.hub.leave(&source, &[name, b"|"].concat());
+            self.stores.hub.leave(&source, &[name, b"|"].concat());
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::owners::{is_explanation, is_for_user};
 use super::session::{Answering, Postponed, Waiting};
-use super::{Flow, Resp, Turn, encoder, is_refusal};
+use super::{Flow, ShardService, Turn, encoder, is_refusal};
 use crate::log::event;
 use crate::memory::STORE_LOOK;
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
@@ -10,25 +10,27 @@ use headwater_engine::Ticket;
 use headwater_node::Outcome;
 use headwater_protocol::resp::{Refusal, Version, decode, find};
 
-impl Resp {
+impl ShardService {
     /// Executes one request, or queues or refuses it.
     #[inline]
     pub(super) fn request(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
-        if self.entrance.renames.is_empty() {
+        if self.admission.entrance.renames.is_empty() {
             self.request_named(args, work)
         } else {
             self.request_renamed(args, work)
         }
     }
 
-    /// As [`Resp::request`], by the name that the command has in the table.
+    /// As [`ShardService::request`], by the name that the command has in the table.
     #[inline]
     pub(super) fn request_named(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         let spec = match find(args) {
             Ok(spec) => spec,
             Err(refusal) => return self.not_found(&refusal, work),
         };
-        if self.registry.version() != self.seen.version && !self.keeps_rights(work) {
+        if self.admission.registry.version() != self.admission.seen.version
+            && !self.keeps_rights(work)
+        {
             return Flow::Close;
         }
         let session = &mut work.connection.session;
@@ -52,11 +54,11 @@ impl Resp {
         if let Some(queue) = &mut work.connection.session.queue {
             queue.broken = true;
         }
-        self.end_caching(None, &mut work.connection.session);
+        self.waits.end_caching(None, &mut work.connection.session);
         self.answered(work, |service, work| {
             let before = work.out.len();
             refusal.write(&mut encoder(work));
-            service.note_rejected(refusal.spec(), before, work);
+            service.figures.note_rejected(refusal.spec(), before, work);
             Flow::Next
         })
     }
@@ -74,22 +76,22 @@ impl Resp {
                     queue.broken = true;
                 }
                 encoder(work).error("NOAUTH", format_args!("Authentication required."));
-                service.note_rejected(Some(spec), before, work);
+                service.figures.note_rejected(Some(spec), before, work);
                 return Flow::Next;
             }
             if !session.unrestricted
                 && !is_before_authentication(spec.id)
                 && !service.is_allowed(spec, args, work)
             {
-                service.note_rejected(Some(spec), before, work);
-                service.end_caching(Some(spec), &mut work.connection.session);
+                service.figures.note_rejected(Some(spec), before, work);
+                service.waits.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
             }
             let session = &mut work.connection.session;
             if session.queue.is_some() && !is_never_queued(spec.id) {
                 let flow = service.enqueue(spec, args, work);
                 if is_refusal(before, work) {
-                    service.note_rejected(Some(spec), before, work);
+                    service.figures.note_rejected(Some(spec), before, work);
                 }
                 return flow;
             }
@@ -107,8 +109,8 @@ impl Resp {
                          QUIT / RESET are allowed in this context"
                     ),
                 );
-                service.note_rejected(Some(spec), before, work);
-                service.end_caching(Some(spec), &mut work.connection.session);
+                service.figures.note_rejected(Some(spec), before, work);
+                service.waits.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
             }
             service.execute(spec, args, work)
@@ -160,10 +162,10 @@ impl Resp {
     ) -> Flow {
         // What other shards ask was counted where its client is, but for what a transaction has queued that they execute whole.
         let session = &work.connection.session;
-        if !session.is_remote() || self.executing_queue && !session.in_transaction() {
-            self.stats.count(spec.id);
+        if !session.is_remote() || self.waits.executing_queue && !session.in_transaction() {
+            self.figures.stats.count(spec.id);
         }
-        self.stats.times.enter(spec.id);
+        self.figures.stats.times.enter(spec.id);
         let before = work.out.len();
         let flow = self.run_once(spec, args, true, work);
         if flow != Flow::Parked {
@@ -172,14 +174,14 @@ impl Resp {
         flow
     }
 
-    /// As [`Resp::execute`], what is a part of a command that was counted, or is tried again.
+    /// As [`ShardService::execute`], what is a part of a command that was counted, or is tried again.
     pub(super) fn carry_out(
         &mut self,
         spec: &'static Spec,
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
-        self.stats.times.enter(spec.id);
+        self.figures.stats.times.enter(spec.id);
         let before = work.out.len();
         let flow = self.run_once(spec, args, false, work);
         if flow != Flow::Parked {
@@ -199,7 +201,7 @@ impl Resp {
             Ok(command) => command,
             Err(refusal) => {
                 refusal.write(&mut encoder(work));
-                self.end_caching(Some(spec), &mut work.connection.session);
+                self.waits.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
             }
         };
@@ -209,42 +211,42 @@ impl Resp {
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
-        if is_first && self.monitors.any() {
+        if is_first && self.pushes.monitors.any() {
             self.show_first(spec, args, work);
         }
-        if self.pause.is_on(self.time.uptime)
+        if self.waits.pause.is_on(self.time.uptime)
             && let Some(flow) = self.wait_for_pause((spec, is_first), args, work)
         {
             return flow;
         }
-        if self.shards.is_some() && is_for_user(spec) {
+        if self.others.shards.is_some() && is_for_user(spec) {
             self.note_asker(work);
         }
         if is_explanation(spec.id) {
             self.explain_to_user(spec, &work.connection.session);
         }
-        if self.shards.is_some()
+        if self.others.shards.is_some()
             && let Some(flow) = self.execute_remote(spec, &command, args, work)
         {
-            self.end_caching(Some(spec), &mut work.connection.session);
+            self.waits.end_caching(Some(spec), &mut work.connection.session);
             return flow;
         }
         if is_first {
-            self.stats.times.count();
+            self.figures.stats.times.count();
         }
         if let Some(flow) = self.wait_for_locks(spec, &command, args, work) {
             return flow;
         }
         if let Err(flow) = self.admission(spec, args, &command, work) {
             if flow == Flow::Next {
-                self.stats.is_rejected = true;
-                self.end_caching(Some(spec), &mut work.connection.session);
+                self.figures.stats.is_rejected = true;
+                self.waits.end_caching(Some(spec), &mut work.connection.session);
             }
             return flow;
         }
         if !self.may_write(spec, work) {
-            self.stats.is_rejected = true;
-            self.end_caching(Some(spec), &mut work.connection.session);
+            self.figures.stats.is_rejected = true;
+            self.waits.end_caching(Some(spec), &mut work.connection.session);
             return Flow::Next;
         }
         let before = work.out.len();
@@ -278,20 +280,20 @@ impl Resp {
                 Flow::Next
             }
         };
-        if self.shards.is_some() && flow == Flow::Next {
-            self.wrote(spec, &mut work.connection.session);
+        if self.others.shards.is_some() && flow == Flow::Next {
+            self.others.wrote(spec, &mut work.connection.session);
         }
         let may_define = spec.flags.has(Flags::ADMIN);
         if may_define && flow == Flow::Next && !is_refusal(before, work) {
             self.defined(&command);
             self.note_definition(spec, &command, work);
         }
-        if self.tracking.is_on() {
+        if self.pushes.tracking.is_on() {
             // What is sent in slices was read at this moment.
             let is_read = flow != Flow::Parked || work.connection.session.is_sending();
             self.track(spec, args, is_read, work);
         }
-        if let Some(lap) = self.clock.lap() {
+        if let Some(lap) = self.figures.clock.lap() {
             self.note_slow(lap, spec, args, work);
         }
         flow
@@ -300,12 +302,14 @@ impl Resp {
     /// Lets the session wait for `ticket`, to run the request again then.
     #[cold]
     pub(super) fn park(&mut self, ticket: Ticket, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
-        self.tickets.insert(ticket, work.connection.id);
-        if self.gauge.gains_soon() {
+        self.waits.tickets.insert(ticket, work.connection.id);
+        if self.bound.gauge.gains_soon() {
             // Nobody tells when a store has given memory back.
-            self.blocking.add_deadline(Some(self.time.uptime + STORE_LOOK), work.connection.id);
+            self.waits
+                .blocking
+                .add_deadline(Some(self.time.uptime + STORE_LOOK), work.connection.id);
         }
-        let since = self.running_since.take().unwrap_or(self.time.uptime);
+        let since = self.waits.running_since.take().unwrap_or(self.time.uptime);
         let reads = find(args).is_ok_and(|spec| spec.flags.has(Flags::READONLY));
         let postponed = Postponed { request: OwnedArgs::of(args), ticket, since, reads };
         work.connection.session.waiting = Some(Box::new(Waiting::Data(postponed)));
@@ -315,8 +319,8 @@ impl Resp {
     /// Goes on with what a session waited in.
     #[cold]
     pub(super) fn resume(&mut self, waiting: Waiting, work: &mut Turn<'_>) -> Flow {
-        self.clock.begin();
-        let failure = self.failures.remove(&work.connection.id);
+        self.figures.clock.begin();
+        let failure = self.waits.failures.remove(&work.connection.id);
         if let Waiting::Coordinated(coordinated) = waiting {
             let flow =
                 self.answered(work, |service, work| service.go_on_coordinating(coordinated, work));
@@ -326,8 +330,8 @@ impl Resp {
         if let Some(error) = &failure {
             let before = work.out.len();
             encoder(work).error(error.code(), format_args!("{error}"));
-            self.note_late_failure(waiting.request(), before, work);
-            self.hub.forget_named(work.connection.id);
+            self.figures.note_late_failure(waiting.request(), before, work);
+            self.stores.hub.forget_named(work.connection.id);
         }
         if let Waiting::Exec { .. } | Waiting::Sending(_) = waiting {
             return self.answered(work, |service, work| match waiting {
@@ -366,8 +370,8 @@ impl Resp {
 
     /// Executes a request from its start whose data has come, or whose next slice it is.
     fn go_on(&mut self, postponed: &Postponed, work: &mut Turn<'_>) -> Flow {
-        self.tickets.remove(&postponed.ticket);
-        let most = self.config.clients.command_milliseconds_max;
+        self.waits.tickets.remove(&postponed.ticket);
+        let most = self.settings.config.clients.command_milliseconds_max;
         // What has begun to remove keys ends when all of them are gone.
         let may_end = !self.node.engine().is_removing(postponed.ticket);
         if most > 0 && may_end && self.time.uptime >= postponed.since + most {
@@ -378,16 +382,16 @@ impl Resp {
             return self.answered(work, |service, work| {
                 let before = work.out.len();
                 service.refuse_late(most, work);
-                service.note_late_failure(Some(postponed.request.args()), before, work);
+                service.figures.note_late_failure(Some(postponed.request.args()), before, work);
                 Flow::Next
             });
         }
         self.node.engine_mut().resume(postponed.ticket);
-        self.running_since = Some(postponed.since);
+        self.waits.running_since = Some(postponed.since);
         let flow = self.run_again(&postponed.request, work);
         // It may have been refused before the engine heard of it.
         self.node.engine_mut().end_slice();
-        self.running_since = None;
+        self.waits.running_since = None;
         flow
     }
 

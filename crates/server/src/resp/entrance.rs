@@ -1,11 +1,13 @@
 //! Who comes in, as the service deals with it: certificates, wrong passwords, and what clients may have the server do besides what is about
 //! their data.
 
-use super::{Flow, Resp, Session, Turn, encoder};
+use super::{Flow, Session, ShardService, Turn, encoder};
 use crate::config::{Config, ConfigError, DebugCommand};
 use crate::connection::Connection;
 use crate::doors::{Failures, Renames};
 use crate::log::event;
+use crate::resp::parts::Admission;
+use crate::resp::parts::InForce;
 use crate::service::WireProtocol;
 use crate::settings;
 use crate::tls::{Arrivals, Certificates, Doorway};
@@ -74,23 +76,11 @@ pub(super) fn terms(config: &Config, allowed: Option<Allowed>) -> Terms {
     }
 }
 
-impl Resp {
-    /// Whether commands have other names than in the table.
-    #[inline]
-    pub(crate) fn has_renames(&self) -> bool {
-        !self.entrance.renames.is_empty()
-    }
-
-    /// Whether a command is not to be had by its name in the table.
-    pub(crate) fn has_lost_its_name(&self, spec: &Spec) -> bool {
-        let name = spec.full_name.split('|').next().unwrap_or_default();
-        self.entrance.renames.look(name.as_bytes()) == Some(None)
-    }
-
+impl ShardService {
     /// What goes with the URL of a source that a client names. Where the server connects to is for the settings to say, whoever the client
     /// is: what it adds is kept, and tried again when the user may long have lost its rights.
     pub(super) fn terms_of_clients(&self) -> Terms {
-        terms(&self.config, Some(self.entrance.allowed.clone()))
+        terms(&self.settings.config, Some(self.admission.entrance.allowed.clone()))
     }
 
     /// Whether a client may have the server do what a command asks for besides what is about data; what is sources' is asked where
@@ -103,18 +93,20 @@ impl Resp {
         match command {
             Command::Data(Data::Flows(Flows::Add {
                 action: FlowAction::Post { url, .. }, ..
-            })) => self.check_post(url),
+            })) => self.admission.check_post(url),
             Command::Server(
                 Server::DebugSleep { .. }
                 | Server::DebugSetActiveExpire { .. }
                 | Server::DebugProtocol { .. },
             ) => {
                 let local = connection.peer.ip().to_canonical().is_loopback();
-                match self.config.doors.enable_debug_command {
+                match self.settings.config.doors.enable_debug_command {
                     DebugCommand::Yes => Ok(()),
                     DebugCommand::Local if local => Ok(()),
                     // The shard of its client has looked.
-                    DebugCommand::Local if connection.is_remote() && !self.executing_queue => {
+                    DebugCommand::Local
+                        if connection.is_remote() && !self.waits.executing_queue =>
+                    {
                         Ok(())
                     }
                     DebugCommand::Local | DebugCommand::No => Err(String::from(DEBUG_REFUSED)),
@@ -124,27 +116,11 @@ impl Resp {
         }
     }
 
-    /// Whether a client may have changes posted to this URL.
-    fn check_post(&self, url: &str) -> Result<(), String> {
-        check_http_url(url)?;
-        let (host, port) = place_of(url).ok_or("the URL to post to is none")?;
-        if self.entrance.allowed.names(&host, port) {
-            return Ok(());
-        }
-        Err(format!("connect-allow does not name {}", shown_place(&host, port)))
-    }
-
-    /// Whether a client has said where a flow posts to: the configuration file does not say so.
-    pub(super) fn is_posted_for_client(&self, flow: &str, url: &str) -> bool {
-        let same =
-            |known: &crate::config::Flow| known.name == flow && known.post.as_deref() == Some(url);
-        !self.config.flows.iter().any(same)
-    }
-
     /// How long this client's passwords are not looked at, in milliseconds.
     pub(crate) fn login_wait(&self, connection: &Connection<Session>) -> Option<u64> {
-        let failures = &self.entrance.common.failures;
-        let wait = failures.wait(connection.peer.ip(), &self.config.doors, Instant::now())?;
+        let failures = &self.admission.entrance.common.failures;
+        let wait =
+            failures.wait(connection.peer.ip(), &self.settings.config.doors, Instant::now())?;
         Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1))
     }
 
@@ -164,8 +140,8 @@ impl Resp {
 
     /// A client has given a wrong password.
     pub(super) fn note_failure(&self, connection: &Connection<Session>) {
-        let failures = &self.entrance.common.failures;
-        failures.note(connection.peer.ip(), &self.config.doors, Instant::now());
+        let failures = &self.admission.entrance.common.failures;
+        failures.note(connection.peer.ip(), &self.settings.config.doors, Instant::now());
     }
 
     /// What a client reads that is not let in because everybody would be.
@@ -174,7 +150,8 @@ impl Resp {
         peer: SocketAddr,
         door: WireProtocol,
     ) -> Option<&'static [u8]> {
-        let protects = self.config.doors.protected_mode && !self.needs_password();
+        let protects =
+            self.settings.config.doors.protected_mode && !self.admission.needs_password();
         if !protects || peer.ip().to_canonical().is_loopback() {
             return None;
         }
@@ -187,17 +164,17 @@ impl Resp {
 
     /// How many clients there may be before this one is one too many.
     pub(super) fn clients_max_for(&self, peer: SocketAddr) -> usize {
-        let most = self.bounds.clients_max;
+        let most = self.settings.bounds.clients_max;
         if peer.ip().to_canonical().is_loopback() {
             return most;
         }
-        most - self.config.doors.clients_reserved.min(most / 2)
+        most - self.settings.config.doors.clients_reserved.min(most / 2)
     }
 
     /// Executes a request whose command may have another name.
     #[cold]
     pub(super) fn request_renamed(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
-        match args.get(0).and_then(|name| self.entrance.renames.look(name)) {
+        match args.get(0).and_then(|name| self.admission.entrance.renames.look(name)) {
             None => self.request_named(args, work),
             Some(None) => self.not_found(&Refusal::UnknownCommand(args), work),
             Some(Some(old)) => {
@@ -210,27 +187,33 @@ impl Resp {
 
     /// Listens where TLS is spoken; the first shard takes who comes.
     pub(crate) fn open_doorway(&self) -> Result<Option<Doorway>, ConfigError> {
-        let tls = &self.config.tls;
+        let tls = &self.settings.config.tls;
         if tls.tls_port.number().is_none() && tls.tls_memcached_port.number().is_none() {
             return Ok(None);
         }
-        let (certificates, arrivals) =
-            (self.entrance.common.certificates.clone(), self.entrance.arrivals.clone());
-        Doorway::open(&self.config, certificates, arrivals, self.hub.inbox.bell()).map(Some)
+        let (certificates, arrivals) = (
+            self.admission.entrance.common.certificates.clone(),
+            self.admission.entrance.arrivals.clone(),
+        );
+        Doorway::open(&self.settings.config, certificates, arrivals, self.stores.hub.inbox.bell())
+            .map(Some)
     }
 
     /// Speaks HTTP over TLS where the settings say so.
     pub(crate) fn serve_https(&self) -> Result<Vec<SocketAddr>, ConfigError> {
-        let Some(mut port) = self.config.tls.tls_http_port.number() else {
+        let Some(mut port) = self.settings.config.tls.tls_http_port.number() else {
             return Ok(Vec::new());
         };
         let mut addresses = Vec::new();
-        for &address in &self.config.listen.bind {
+        for &address in &self.settings.config.listen.bind {
             let listener = TcpListener::bind((address, port)).map_err(|error| error.to_string());
-            let proofs = (Some(self.entrance.common.certificates.clone()), self.registry.clone());
+            let proofs = (
+                Some(self.admission.entrance.common.certificates.clone()),
+                self.admission.registry.clone(),
+            );
             let served = listener.and_then(|it| {
-                let ways = (self.entrance.arrivals.clone(), self.hub.inbox.bell());
-                self.probes.serve(it, &self.config.http, proofs, ways)
+                let ways = (self.admission.entrance.arrivals.clone(), self.stores.hub.inbox.bell());
+                self.figures.probes.serve(it, &self.settings.config.http, proofs, ways)
             });
             let served =
                 served.map_err(|error| ConfigError(format!("tls-http-port {port}: {error}")))?;
@@ -238,6 +221,51 @@ impl Resp {
             addresses.push(served);
         }
         Ok(addresses)
+    }
+
+    /// Loads the files anew: SIGHUP. What cannot be read leaves what was there.
+    pub(super) fn reload_certificates(&self) {
+        if !self.settings.config.tls.is_on() {
+            return;
+        }
+        match self.admission.entrance.common.certificates.load(&self.settings.config.tls) {
+            Ok(()) => {
+                event!(info, "server", "tls_reloaded", "SIGHUP: certificates were loaded anew");
+            }
+            Err(why) => {
+                event!(
+                    error,
+                    "server",
+                    "tls_reload_failed",
+                    why,
+                    "SIGHUP: the certificates that were there stay"
+                );
+            }
+        }
+    }
+}
+
+impl Admission {
+    /// Whether commands have other names than in the table.
+    #[inline]
+    pub(crate) fn has_renames(&self) -> bool {
+        !self.entrance.renames.is_empty()
+    }
+
+    /// Whether a command is not to be had by its name in the table.
+    pub(crate) fn has_lost_its_name(&self, spec: &Spec) -> bool {
+        let name = spec.full_name.split('|').next().unwrap_or_default();
+        self.entrance.renames.look(name.as_bytes()) == Some(None)
+    }
+
+    /// Whether a client may have changes posted to this URL.
+    fn check_post(&self, url: &str) -> Result<(), String> {
+        check_http_url(url)?;
+        let (host, port) = place_of(url).ok_or("the URL to post to is none")?;
+        if self.entrance.allowed.names(&host, port) {
+            return Ok(());
+        }
+        Err(format!("connect-allow does not name {}", shown_place(&host, port)))
     }
 
     /// Loads the files anew where `CONFIG SET` has named one of them, even by the name that it had. The log alone tells why one cannot be used:
@@ -258,25 +286,13 @@ impl Resp {
             )
         })
     }
+}
 
-    /// Loads the files anew: SIGHUP. What cannot be read leaves what was there.
-    pub(super) fn reload_certificates(&self) {
-        if !self.config.tls.is_on() {
-            return;
-        }
-        match self.entrance.common.certificates.load(&self.config.tls) {
-            Ok(()) => {
-                event!(info, "server", "tls_reloaded", "SIGHUP: certificates were loaded anew");
-            }
-            Err(why) => {
-                event!(
-                    error,
-                    "server",
-                    "tls_reload_failed",
-                    why,
-                    "SIGHUP: the certificates that were there stay"
-                );
-            }
-        }
+impl InForce {
+    /// Whether a client has said where a flow posts to: the configuration file does not say so.
+    pub(super) fn is_posted_for_client(&self, flow: &str, url: &str) -> bool {
+        let same =
+            |known: &crate::config::Flow| known.name == flow && known.post.as_deref() == Some(url);
+        !self.config.flows.iter().any(same)
     }
 }

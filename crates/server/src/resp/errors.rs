@@ -4,13 +4,14 @@
 //! a part as well: a wrong `CONFIG SET` is one error, whatever the number of shards.
 
 use super::reply::Form;
-use super::{Resp, Turn};
+use super::{ShardService, Turn};
+use crate::resp::parts::Figures;
 use headwater_command::table::lookup;
 use headwater_command::{Args, Spec};
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{Answer, Route, Token, route};
 
-impl Resp {
+impl ShardService {
     /// Looks at what was answered behind the first `before` bytes to a request that was carried out, or rejected before.
     #[inline]
     pub(super) fn note_outcome(
@@ -27,18 +28,29 @@ impl Resp {
 
     #[cold]
     fn note_failed(&mut self, spec: &'static Spec, args: Args<'_>, before: usize, work: &Turn<'_>) {
-        let is_rejected = core::mem::take(&mut self.stats.is_rejected);
+        let is_rejected = core::mem::take(&mut self.figures.stats.is_rejected);
         if self.is_counted_elsewhere(spec, args, work) {
             return;
         }
         if is_rejected {
-            self.stats.reject(spec.id, true);
+            self.figures.stats.reject(spec.id, true);
         } else {
-            self.stats.fail(spec.id);
+            self.figures.stats.fail(spec.id);
         }
-        self.note_error(before, work);
+        self.figures.note_error(before, work);
     }
 
+    /// Whether this is a part of a request that the shard of its client has a part of, too.
+    fn is_counted_elsewhere(&self, spec: &'static Spec, args: Args<'_>, work: &Turn<'_>) -> bool {
+        let Some(placement) = self.node.engine().placement() else { return false };
+        work.connection.is_remote()
+            && decode(spec, args).is_ok_and(|command| {
+                matches!(route(placement, spec, &command, args), Route::Parts { .. })
+            })
+    }
+}
+
+impl Figures {
     /// A request was refused that nobody has taken for one to be executed, and the refusal is behind the first `before` bytes.
     #[cold]
     pub(super) fn note_rejected(&mut self, spec: Option<&Spec>, before: usize, work: &Turn<'_>) {
@@ -79,15 +91,6 @@ impl Resp {
         };
         let code = String::from_utf8_lossy(code).into_owned();
         self.stats.count_error(&code);
-    }
-
-    /// Whether this is a part of a request that the shard of its client has a part of, too.
-    fn is_counted_elsewhere(&self, spec: &'static Spec, args: Args<'_>, work: &Turn<'_>) -> bool {
-        let Some(placement) = self.node.engine().placement() else { return false };
-        work.connection.is_remote()
-            && decode(spec, args).is_ok_and(|command| {
-                matches!(route(placement, spec, &command, args), Route::Parts { .. })
-            })
     }
 }
 

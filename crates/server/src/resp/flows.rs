@@ -1,10 +1,11 @@
 //! The turns of flows between those of clients, and what their tasks do outside: posts, and writes of sources.
 
 use super::session::Session;
-use super::{Flow, Resp};
+use super::{Flow, ShardService};
 use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
 use crate::keeping::{EmbeddedStore, Way};
+use crate::resp::parts::Stores;
 use crate::shards::{MoveRefusal, ShardMessage};
 use headwater_base::source::Change;
 use headwater_command::{Command, OwnedArgs};
@@ -63,10 +64,10 @@ pub(super) fn add(node: &mut Node, words: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-impl Resp {
+impl ShardService {
     /// What a command has shown or changed of flows is kept before it is answered for, like a write.
     pub(super) fn flows_answered(&mut self) -> Flow {
-        if let Some(keeping) = &self.keeping {
+        if let Some(keeping) = &self.stores.keeping {
             self.node.end_turn();
             keeping.count_notes();
         }
@@ -103,10 +104,11 @@ impl Resp {
                 Step::Idle => break,
                 Step::Done => {}
                 Step::Outside { task, work } => {
-                    let awaited = self.keeping.as_ref().and_then(EmbeddedStore::awaited_operation);
+                    let awaited =
+                        self.stores.keeping.as_ref().and_then(EmbeddedStore::awaited_operation);
                     match awaited {
                         Some(operation) => {
-                            self.outside.waiting.push_back((operation, task, work));
+                            self.stores.outside.waiting.push_back((operation, task, work));
                         }
                         None => self.do_outside(task, work, connections),
                     }
@@ -124,7 +126,7 @@ impl Resp {
         match work {
             Outside::Publish(channel) => {
                 self.publish_from_flow(&channel, &task.record.value, connections);
-                self.publish_elsewhere(&channel, &task.record.value);
+                self.others.publish_elsewhere(&channel, &task.record.value);
                 self.node.finish_flow(&task, FlowOutcome::Done);
             }
             Outside::Post { url, timeout_ms, slots, width } => {
@@ -137,9 +139,14 @@ impl Resp {
 
     /// Does what has waited for the log.
     fn do_acknowledged(&mut self, connections: &mut Connections<Session>) {
-        let survives = self.keeping.as_ref().map_or(0, EmbeddedStore::survives);
-        while self.outside.waiting.front().is_some_and(|(operation, ..)| *operation <= survives)
-            && let Some((_, task, work)) = self.outside.waiting.pop_front()
+        let survives = self.stores.keeping.as_ref().map_or(0, EmbeddedStore::survives);
+        while self
+            .stores
+            .outside
+            .waiting
+            .front()
+            .is_some_and(|(operation, ..)| *operation <= survives)
+            && let Some((_, task, work)) = self.stores.outside.waiting.pop_front()
         {
             self.do_outside(task, work, connections);
         }
@@ -147,7 +154,7 @@ impl Resp {
 
     /// Sends what tasks ask of other shards, and what these are answered.
     fn send_remote(&mut self) {
-        if let Some(shards) = &mut self.shards {
+        if let Some(shards) = &mut self.others.shards {
             for (to, message) in self.node.remote_effects_mut().take_messages() {
                 shards.outbox.to(to).messages.push(ShardMessage::Flow(Box::new(message)));
             }
@@ -156,12 +163,12 @@ impl Resp {
 
     /// The turn's operations end with this one: what has waited for the store is sent.
     pub(super) fn end_flow_batch(&mut self, told: u64) {
-        if self.shards.is_none()
+        if self.others.shards.is_none()
             || !self.node.has_flows() && !self.node.remote_effects().is_waiting()
         {
             return;
         }
-        let durable = self.keeping.as_ref().map_or(0, EmbeddedStore::survives);
+        let durable = self.stores.keeping.as_ref().map_or(0, EmbeddedStore::survives);
         self.node.end_flow_batch(told, durable);
         self.send_remote();
     }
@@ -171,7 +178,7 @@ impl Resp {
         if !self.node.has_flows() {
             return Ok(());
         }
-        let me = self.me();
+        let me = self.others.me();
         if self.node.flows_keep_partition(way.partition, me == way.from, me == way.to) {
             let text = format!("flows have tasks that concern partition {}", way.partition.0);
             return Err(MoveRefusal::Busy(text + ": try again when they are done"));
@@ -182,9 +189,9 @@ impl Resp {
 
     /// Whether flows wait: clients' writes do (CLIENT PAUSE), or the store takes no writes, or has so much to write that clients' writes would wait.
     fn flows_rest(&self) -> bool {
-        self.pause.is_on(self.time.uptime)
-            || self.write_refusal().is_some()
-            || self.keeping.as_ref().is_some_and(EmbeddedStore::is_behind)
+        self.waits.pause.is_on(self.time.uptime)
+            || self.stores.write_refusal().is_some()
+            || self.stores.keeping.as_ref().is_some_and(EmbeddedStore::is_behind)
     }
 
     /// Posts a change to a URL.
@@ -207,57 +214,50 @@ impl Resp {
             value: record.has_value().then_some(&record.value),
             slots,
         };
-        let id = self.outside.next_post;
-        self.outside.next_post += 1;
+        let id = self.stores.outside.next_post;
+        self.stores.outside.next_post += 1;
         let (idempotency_key, body) = (message.idempotency_key(), message.body());
         let sequence = record.sequence;
-        let by_client = self.is_posted_for_client(&task.flow, &url);
+        let by_client = self.settings.is_posted_for_client(&task.flow, &url);
         let post = Post { id, url, timeout, idempotency_key, sequence, body, by_client };
-        match self.outside.poster.post(&task.flow, width, post) {
-            Ok(()) => drop(self.outside.posts.insert(id, task)),
+        match self.stores.outside.poster.post(&task.flow, width, post) {
+            Ok(()) => drop(self.stores.outside.posts.insert(id, task)),
             Err(why) => self.node.finish_flow(&task, FlowOutcome::Failed(why)),
         }
     }
 
     /// Says what came of posts.
     fn take_posts(&mut self) {
-        if self.outside.posts.is_empty() {
+        if self.stores.outside.posts.is_empty() {
             return;
         }
-        for (id, done) in self.outside.poster.take() {
-            if let Some(task) = self.outside.posts.remove(&id) {
+        for (id, done) in self.stores.outside.poster.take() {
+            if let Some(task) = self.stores.outside.posts.remove(&id) {
                 let outcome = done.map_or_else(FlowOutcome::Failed, |()| FlowOutcome::Done);
                 self.node.finish_flow(&task, outcome);
             }
         }
     }
 
-    /// A flow has gone: nothing waits for its posts any more.
-    pub(super) fn forget_flow(&mut self, name: &str) {
-        self.outside.poster.forget(name);
-        self.outside.posts.retain(|_, task| task.flow != name);
-        self.outside.waiting.retain(|(_, task, _)| task.flow != name);
-    }
-
     /// Has a source do writes.
     fn write_for_flow(&mut self, task: Task, changes: &[Change], mark: Option<Vec<u8>>) {
         let key = changes.first().map(|change| change.key.as_slice()).unwrap_or_default();
-        let asked = match self.hub.through(key).map(str::to_owned) {
-            Some(source) => self.hub.write_for_flow(&source, self.patience(), changes),
+        let asked = match self.stores.hub.through(key).map(str::to_owned) {
+            Some(source) => self.stores.hub.write_for_flow(&source, self.patience(), changes),
             None => Err(String::from("a source has the table, and no WRITE THROUGH to it")),
         };
         match asked {
-            Ok(request) => drop(self.outside.writes.insert(request, (task, mark))),
+            Ok(request) => drop(self.stores.outside.writes.insert(request, (task, mark))),
             Err(why) => self.node.finish_flow(&task, FlowOutcome::Failed(why)),
         }
     }
 
     /// Says what came of a write that a source was asked for; whether it was a flow's.
     pub(super) fn flow_wrote(&mut self, request: u64, answer: Result<(), String>) -> bool {
-        if self.outside.writes.is_empty() {
+        if self.stores.outside.writes.is_empty() {
             return false;
         }
-        let Some((task, mark)) = self.outside.writes.remove(&request) else { return false };
+        let Some((task, mark)) = self.stores.outside.writes.remove(&request) else { return false };
         let outcome = match (answer, mark) {
             (Err(why), _) => FlowOutcome::Failed(why),
             (Ok(()), Some(mark)) => FlowOutcome::Further(mark),
@@ -269,7 +269,7 @@ impl Resp {
 
     /// When flows want their next turn, in milliseconds of the server's life.
     pub(super) fn flows_deadline(&self) -> Option<u64> {
-        if let Some(until) = self.pause.end(self.time.uptime) {
+        if let Some(until) = self.waits.pause.end(self.time.uptime) {
             return Some(until);
         }
         let remote = self.node.remote_effects();
@@ -280,5 +280,14 @@ impl Resp {
         // The clock of a turn is up to a millisecond behind.
         let rested = rest.map(|rest| self.time.uptime + rest + 1);
         rested.into_iter().chain(remote.is_waiting().then_some(self.time.uptime + 1)).min()
+    }
+}
+
+impl Stores {
+    /// A flow has gone: nothing waits for its posts any more.
+    pub(super) fn forget_flow(&mut self, name: &str) {
+        self.outside.poster.forget(name);
+        self.outside.posts.retain(|_, task| task.flow != name);
+        self.outside.waiting.retain(|(_, task, _)| task.flow != name);
     }
 }

@@ -2,8 +2,9 @@
 
 use super::connect::REDIS_VERSION;
 use super::stats::{Calls, all_specs};
-use super::{Resp, Turn, encoder};
+use super::{ShardService, Turn, encoder};
 use crate::config::Percentiles;
+use crate::resp::parts::Figures;
 use core::fmt::Write;
 use headwater_base::Shard;
 use headwater_command::{Args, Reply};
@@ -31,7 +32,7 @@ const SECTIONS: [(&str, bool); 18] = [
     ("shards", true),
 ];
 
-impl Resp {
+impl ShardService {
     /// INFO: the sections named, or the usual ones.
     pub(super) fn info(&mut self, sections: Args<'_>, work: &mut Turn<'_>) {
         let named =
@@ -59,27 +60,27 @@ impl Resp {
             "server" => self.write_server(work, out),
             "clients" => self.write_clients(work, out),
             "memory" => self.write_memory(work, out),
-            "persistence" => self.write_persistence(out),
+            "persistence" => self.stores.write_persistence(out),
             "stats" => self.write_stats(out),
             "replication" => {
                 out.push_str("# Replication\r\n");
                 line(out, "role", "master");
                 line(out, "connected_slaves", 0);
-                line(out, "master_replid", &self.stats.run_id);
+                line(out, "master_replid", &self.figures.stats.run_id);
                 line(out, "master_repl_offset", 0);
             }
             "cpu" => write_cpu(out),
-            "commandstats" => self.write_command_stats(out),
+            "commandstats" => self.figures.write_command_stats(out),
             "errorstats" => {
                 out.push_str("# Errorstats\r\n");
-                for (code, count) in self.stats.errors_by_code() {
+                for (code, count) in self.figures.stats.errors_by_code() {
                     line(out, &format!("errorstat_{code}"), format_args!("count={count}"));
                 }
             }
             "latencystats" => self.write_latency_stats(out),
             "cluster" => {
                 out.push_str("# Cluster\r\n");
-                line(out, "cluster_enabled", u8::from(self.is_clustered()));
+                line(out, "cluster_enabled", u8::from(self.stores.is_clustered()));
                 self.write_node(out);
             }
             "engine" => self.node.write_info(InfoSection::Engine, out),
@@ -93,33 +94,15 @@ impl Resp {
         }
     }
 
-    fn write_command_stats(&self, out: &mut String) {
-        out.push_str("# Commandstats\r\n");
-        for spec in all_specs() {
-            let Calls { executed, rejected, failed } = self.stats.calls(spec);
-            let micros = self.stats.times.micros(spec.id);
-            if executed == 0 && rejected == 0 && failed == 0 && micros == 0 {
-                continue;
-            }
-            let mean = micros as f64 / executed.max(1) as f64;
-            let name = format!("cmdstat_{}", spec.full_name);
-            let facts = format_args!(
-                "calls={executed},usec={micros},usec_per_call={mean:.2},rejected_calls={rejected},\
-                 failed_calls={failed}"
-            );
-            line(out, &name, facts);
-        }
-    }
-
     /// The shards know one another's times: one tells of them.
     fn write_latency_stats(&self, out: &mut String) {
         out.push_str("# Latencystats\r\n");
-        if self.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
+        if self.others.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
             return;
         }
-        let Percentiles(percents) = self.config.observe.percentiles();
+        let Percentiles(percents) = self.settings.config.observe.percentiles();
         for spec in all_specs() {
-            let Some(spread) = self.stats.times.all.of(spec.id) else { continue };
+            let Some(spread) = self.figures.stats.times.all.of(spec.id) else { continue };
             let micros = |percent| spread.percentile(percent) as f64 / 1000.0;
             let facts: Vec<String> = percents
                 .iter()
@@ -143,9 +126,10 @@ impl Resp {
     fn write_sources(&self, out: &mut String) {
         out.push_str("# Sources\r\n");
         // The sources are the process's: one shard tells of them, the others of what they have.
-        let own = self.shards.as_ref().is_none_or(|shards| shards.me == Shard(0));
+        let own = self.others.shards.as_ref().is_none_or(|shards| shards.me == Shard(0));
         let is_amount = |title: &str| matches!(title, "ranges-loaded" | "ranges-loading" | "keys");
-        let names: Vec<String> = self.hub.list().into_iter().map(|source| source.name).collect();
+        let names: Vec<String> =
+            self.stores.hub.list().into_iter().map(|source| source.name).collect();
         for name in names {
             let facts = self.source_facts(&name).unwrap_or_default();
             let facts: Vec<String> = facts
@@ -160,9 +144,9 @@ impl Resp {
     /// What the shards say to one another, and hold of one another.
     fn write_shards(&self, out: &mut String) {
         out.push_str("# Shards\r\n");
-        let count = self.shards.as_ref().map_or(1, |shards| shards.outbox.shards());
+        let count = self.others.shards.as_ref().map_or(1, |shards| shards.outbox.shards());
         line(out, "shards", count);
-        let Some(shards) = &self.shards else { return };
+        let Some(shards) = &self.others.shards else { return };
         let (outbox, sent) = (shards.outbox.sent(), shards.peers.sent());
         let remote = self.node.engine().remote();
         for (name, number) in [
@@ -187,12 +171,12 @@ impl Resp {
         out.push_str("# Server\r\n");
         line(out, "redis_version", REDIS_VERSION);
         line(out, "headwater_version", env!("CARGO_PKG_VERSION"));
-        line(out, "redis_mode", self.mode());
+        line(out, "redis_mode", self.stores.mode());
         line(out, "os", std::env::consts::OS);
         line(out, "arch_bits", usize::BITS);
         line(out, "multiplexing_api", "epoll");
         line(out, "process_id", std::process::id());
-        line(out, "run_id", &self.stats.run_id);
+        line(out, "run_id", &self.figures.stats.run_id);
         line(out, "tcp_port", work.connection.local.port());
         line(out, "server_time_usec", work.time.wall.0 * 1000);
         line(out, "uptime_in_seconds", uptime);
@@ -215,57 +199,77 @@ impl Resp {
         };
         out.push_str("# Clients\r\n");
         line(out, "connected_clients", work.peers.open());
-        line(out, "maxclients", self.bounds.clients_max);
+        line(out, "maxclients", self.settings.bounds.clients_max);
         line(out, "client_recent_max_input_buffer", largest(|(input, _)| input));
         line(out, "client_recent_max_output_buffer", largest(|(_, output)| output));
         line(out, "blocked_clients", waiting);
         line(out, "pubsub_clients", subscribers);
         line(out, "watching_clients", watchers);
         line(out, "total_watched_keys", watched);
-        line(out, "tracking_clients", self.tracking.counts()[0]);
+        line(out, "tracking_clients", self.pushes.tracking.counts()[0]);
     }
 
     fn write_stats(&self, out: &mut String) {
-        let (channels, patterns) = self.channels.counts();
+        let (channels, patterns) = self.pushes.channels.counts();
         let engine = self.node.engine().stats();
         out.push_str("# Stats\r\n");
-        line(out, "total_connections_received", self.stats.connections);
-        let commands = self.stats.commands() + self.memcached.counts.requests;
+        line(out, "total_connections_received", self.figures.stats.connections);
+        let commands = self.figures.stats.commands() + self.memcached.counts.requests;
         line(out, "total_commands_processed", commands);
-        line(out, "instantaneous_ops_per_sec", self.stats.rate);
-        line(out, "total_net_input_bytes", self.stats.received_bytes);
-        line(out, "total_net_output_bytes", self.stats.sent_bytes);
-        for (name, rate) in ["input", "output"].iter().zip(self.stats.byte_rates) {
+        line(out, "instantaneous_ops_per_sec", self.figures.stats.rate);
+        line(out, "total_net_input_bytes", self.figures.stats.received_bytes);
+        line(out, "total_net_output_bytes", self.figures.stats.sent_bytes);
+        for (name, rate) in ["input", "output"].iter().zip(self.figures.stats.byte_rates) {
             let kilobytes = format_args!("{:.2}", rate as f64 / 1024.0);
             line(out, &format!("instantaneous_{name}_kbps"), kilobytes);
         }
-        line(out, "rejected_connections", self.stats.connections_refused);
+        line(out, "rejected_connections", self.figures.stats.connections_refused);
         line(out, "expired_keys", engine.expired);
         let evicted = self.node.engine().evicted();
         line(out, "evicted_keys", evicted.keys);
         line(out, "evicted_ranges", evicted.ranges);
         line(out, "evicted_loaded_ranges", evicted.loaded);
-        line(out, "evicted_clients", self.stats.clients_evicted);
+        line(out, "evicted_clients", self.figures.stats.clients_evicted);
         let lookups = self.node.lookups();
         let items = self.memcached.counts;
         line(out, "keyspace_hits", lookups.hits + items.get_hits);
         line(out, "keyspace_misses", lookups.misses + items.get_misses);
         line(out, "pubsub_channels", channels);
         line(out, "pubsub_patterns", patterns);
-        line(out, "pubsubshard_channels", self.channels.shard_channels());
-        let [_, keys, copies, prefixes] = self.tracking.counts();
+        line(out, "pubsubshard_channels", self.pushes.channels.shard_channels());
+        let [_, keys, copies, prefixes] = self.pushes.tracking.counts();
         line(out, "tracking_total_keys", keys);
         line(out, "tracking_total_items", copies);
         line(out, "tracking_total_prefixes", prefixes);
-        for (name, number) in self.watching.counts() {
+        for (name, number) in self.pushes.watching.counts() {
             line(out, name, number);
         }
-        line(out, "total_error_replies", self.stats.errors_all());
-        line(out, "total_reads_processed", self.stats.reads);
-        line(out, "total_writes_processed", self.stats.writes);
+        line(out, "total_error_replies", self.figures.stats.errors_all());
+        line(out, "total_reads_processed", self.figures.stats.reads);
+        line(out, "total_writes_processed", self.figures.stats.writes);
         let names = ["auth", "cmd", "key", "channel"];
-        for (name, denied) in names.iter().zip(self.stats.denied) {
+        for (name, denied) in names.iter().zip(self.figures.stats.denied) {
             line(out, &format!("acl_access_denied_{name}"), denied);
+        }
+    }
+}
+
+impl Figures {
+    fn write_command_stats(&self, out: &mut String) {
+        out.push_str("# Commandstats\r\n");
+        for spec in all_specs() {
+            let Calls { executed, rejected, failed } = self.stats.calls(spec);
+            let micros = self.stats.times.micros(spec.id);
+            if executed == 0 && rejected == 0 && failed == 0 && micros == 0 {
+                continue;
+            }
+            let mean = micros as f64 / executed.max(1) as f64;
+            let name = format!("cmdstat_{}", spec.full_name);
+            let facts = format_args!(
+                "calls={executed},usec={micros},usec_per_call={mean:.2},rejected_calls={rejected},\
+                 failed_calls={failed}"
+            );
+            line(out, &name, facts);
         }
     }
 }

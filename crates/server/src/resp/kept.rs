@@ -2,35 +2,25 @@
 
 use super::declared::mapping_words;
 use super::info::line;
-use super::{Resp, Turn, encoder};
+use super::{ShardService, Turn, encoder};
 use crate::config::Table;
 use crate::keeping::EmbeddedStore;
+use crate::resp::parts::Stores;
 use headwater_command::{
     Command, Data, Flags, Flows, Functions, Joins, Reply, Sources, Spec, Tables,
 };
 use std::sync::Arc;
 
-impl Resp {
-    /// Why writes are refused, if they are.
-    #[inline]
-    pub(crate) fn write_refusal(&self) -> Option<Arc<str>> {
-        self.keeping.as_ref()?.refusal()
-    }
-
-    /// Whether writes that remove alone are taken, though others are refused.
-    pub(crate) fn takes_removals(&self) -> bool {
-        self.keeping.as_ref().is_none_or(EmbeddedStore::takes_removals)
-    }
-
+impl ShardService {
     /// Whether a command may run: writes are refused while the store cannot take them, or has room for removals alone.
     #[inline]
     pub(super) fn may_write(&mut self, spec: &Spec, work: &mut Turn<'_>) -> bool {
-        let Some(why) = self.write_refusal() else { return true };
-        if self.is_redoing() {
+        let Some(why) = self.stores.write_refusal() else { return true };
+        if self.others.is_redoing() {
             // It was taken before, and room is left for it.
             return true;
         }
-        if !spec.flags.has(Flags::WRITE) || spec.frees_room() && self.takes_removals() {
+        if !spec.flags.has(Flags::WRITE) || spec.frees_room() && self.stores.takes_removals() {
             return true;
         }
         encoder(work).error("MISCONF", format_args!("{why}"));
@@ -41,20 +31,48 @@ impl Resp {
     #[cold]
     pub(crate) fn defined(&mut self, command: &Command<'_>) {
         match command {
-            Command::Data(Data::Flows(Flows::Drop { name })) => self.forget_flow(name),
+            Command::Data(Data::Flows(Flows::Drop { name })) => self.stores.forget_flow(name),
             Command::Data(Data::Tables(Tables::Set { boundary, source, .. })) => {
                 if boundary.is_some() {
                     self.place_watches();
                 }
                 if source.is_some() {
-                    self.keys_redefined();
+                    self.pushes.keys_redefined();
                 }
             }
             Command::Data(Data::Joins(Joins::Add { .. } | Joins::Drop { .. }))
-            | Command::Sources(_) => self.keys_redefined(),
+            | Command::Sources(_) => self.pushes.keys_redefined(),
             _ => {}
         }
-        self.keep_definition(command);
+        self.stores.keep_definition(command);
+    }
+
+    /// What the section "cluster" of INFO says of a node that owns the shard. Clients of Redis Cluster take `cluster_enabled` for
+    /// its slots, which there are none of.
+    pub(super) fn write_node(&self, out: &mut String) {
+        let Some(lease) = self.stores.keeping.as_ref().and_then(EmbeddedStore::lease) else {
+            return;
+        };
+        line(out, "cluster_node", &self.settings.config.cluster.cluster_node);
+        line(out, "cluster_epoch", lease.epoch);
+        line(out, "cluster_lease_milliseconds", lease.answers_millis);
+        line(out, "cluster_unacknowledged_bytes", lease.unacknowledged_bytes);
+        line(out, "cluster_log_bytes", lease.log_bytes);
+        line(out, "cluster_snapshots_taken", lease.snapshots_taken);
+        line(out, "cluster_snapshots_failed", lease.snapshots_failed);
+    }
+}
+
+impl Stores {
+    /// Why writes are refused, if they are.
+    #[inline]
+    pub(crate) fn write_refusal(&self) -> Option<Arc<str>> {
+        self.keeping.as_ref()?.refusal()
+    }
+
+    /// Whether writes that remove alone are taken, though others are refused.
+    pub(crate) fn takes_removals(&self) -> bool {
+        self.keeping.as_ref().is_none_or(EmbeddedStore::takes_removals)
     }
 
     /// Keeps what a command has declared.
@@ -113,19 +131,6 @@ impl Resp {
             Command::Sources(Sources::Drop { name }) => keeping.source_dropped(name),
             _ => {}
         }
-    }
-
-    /// What the section "cluster" of INFO says of a node that owns the shard. Clients of Redis Cluster take `cluster_enabled` for
-    /// its slots, which there are none of.
-    pub(super) fn write_node(&self, out: &mut String) {
-        let Some(lease) = self.keeping.as_ref().and_then(EmbeddedStore::lease) else { return };
-        line(out, "cluster_node", &self.config.cluster.cluster_node);
-        line(out, "cluster_epoch", lease.epoch);
-        line(out, "cluster_lease_milliseconds", lease.answers_millis);
-        line(out, "cluster_unacknowledged_bytes", lease.unacknowledged_bytes);
-        line(out, "cluster_log_bytes", lease.log_bytes);
-        line(out, "cluster_snapshots_taken", lease.snapshots_taken);
-        line(out, "cluster_snapshots_failed", lease.snapshots_failed);
     }
 
     /// The section "persistence" of INFO.

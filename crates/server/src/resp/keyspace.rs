@@ -7,19 +7,19 @@
 //! # Cost
 //! Where nobody asks for events, a write looks at one flag. Else each event is published once or twice.
 
-use super::{Resp, Session};
+use super::{Session, ShardService};
 use crate::config::EventChannels;
 use crate::connections::Connections;
 
 /// There is one database.
 const DATABASE: &str = "0";
 
-impl Resp {
+impl ShardService {
     /// Lists what is done to keys as the settings say.
     pub(super) fn apply_keyspace_events(&mut self) {
-        let channels = self.lowered.observe.notify_keyspace_events.parse();
-        self.event_channels = channels.unwrap_or_default();
-        self.node.engine_mut().set_keyspace_events(self.event_channels.kinds());
+        let channels = self.settings.lowered.observe.notify_keyspace_events.parse();
+        self.pushes.event_channels = channels.unwrap_or_default();
+        self.node.engine_mut().set_keyspace_events(self.pushes.event_channels.kinds());
     }
 
     /// Between turns: publishes what was done to keys.
@@ -27,8 +27,8 @@ impl Resp {
         if !self.node.engine().has_keyspace_events() {
             return;
         }
-        let EventChannels { by_key, by_event, .. } = self.event_channels;
-        let is_heard = self.channels.counts() != (0, 0);
+        let EventChannels { by_key, by_event, .. } = self.pushes.event_channels;
+        let is_heard = self.pushes.channels.counts() != (0, 0);
         for event in self.node.engine_mut().take_keyspace_events() {
             if !is_heard {
                 continue;
@@ -37,12 +37,12 @@ impl Resp {
             if by_key {
                 let channel = [b"__keyspace@", DATABASE.as_bytes(), b"__:", key].concat();
                 self.publish_from_flow(&channel, word, connections);
-                self.publish_elsewhere(&channel, word);
+                self.others.publish_elsewhere(&channel, word);
             }
             if by_event {
                 let channel = [b"__keyevent@", DATABASE.as_bytes(), b"__:", word].concat();
                 self.publish_from_flow(&channel, key, connections);
-                self.publish_elsewhere(&channel, key);
+                self.others.publish_elsewhere(&channel, key);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! what they account for off the first one's rest.
 
 use super::info::line;
-use super::{Resp, Turn, encoder};
+use super::{ShardService, Turn, encoder};
 use crate::memory::{CommonShare, Sample};
 use core::fmt::Write;
 use headwater_base::memory::Meter;
@@ -32,10 +32,10 @@ impl Parts {
     }
 }
 
-impl Resp {
+impl ShardService {
     fn parts(&self, work: &Turn<'_>) -> Parts {
-        let sample = self.memory_sample();
-        let of_process = self.gauge.common().is_none_or(CommonShare::is_first);
+        let sample = self.bound.memory_sample();
+        let of_process = self.bound.gauge.common().is_none_or(CommonShare::is_first);
         let mut all = memory_kinds(self.node.engine()).to_vec();
         let dataset = all.iter().map(|(_, bytes)| bytes).sum();
         let mut clients = [0; 2];
@@ -49,16 +49,16 @@ impl Resp {
         let functions = functions.iter().map(|report| report.memory_bytes).sum();
         // What was there at the start counts as far as it was touched then.
         let beside = |sample: Sample| sample.held.saturating_sub(sample.allocated);
-        let files = sample.files.saturating_sub(self.at_start.files);
+        let files = sample.files.saturating_sub(self.bound.at_start.files);
         all.extend([
             ("clients", normal + listening),
-            ("tracking", self.tracking.bytes() as u64),
+            ("tracking", self.pushes.tracking.bytes() as u64),
             ("functions", functions),
         ]);
         if of_process {
-            let empty = self.gauge.at_start(self.at_start.resident);
+            let empty = self.bound.gauge.at_start(self.bound.at_start.resident);
             all.push(("startup", (empty + files) as u64));
-            let allocator = beside(sample).saturating_sub(beside(self.at_start));
+            let allocator = beside(sample).saturating_sub(beside(self.bound.at_start));
             all.push(("allocator", allocator as u64));
         } else {
             all.extend([("startup", 0), ("allocator", 0)]);
@@ -67,14 +67,14 @@ impl Resp {
         let accounted: i64 = all.iter().map(|(_, bytes)| bytes).sum();
         let resident = if of_process { sample.resident as i64 } else { 0 };
         let rest = resident - accounted;
-        all.push(("unaccounted", if self.gauge.shards() == 1 { rest.max(0) } else { rest }));
+        all.push(("unaccounted", if self.bound.gauge.shards() == 1 { rest.max(0) } else { rest }));
         Parts { sample, all, dataset, clients, of_process }
     }
 
     pub(super) fn write_memory(&self, work: &Turn<'_>, out: &mut String) {
         let Parts { sample, all, dataset, clients: [normal, listening], .. } = self.parts(work);
-        let bound = self.gauge.bound().unwrap_or(0);
-        let (resident, peak) = (sample.resident, self.gauge.peak().max(sample.resident));
+        let bound = self.bound.gauge.bound().unwrap_or(0);
+        let (resident, peak) = (sample.resident, self.bound.gauge.peak().max(sample.resident));
         out.push_str("# Memory\r\n");
         for (name, bytes) in [
             ("used_memory", sample.allocated),
@@ -86,8 +86,12 @@ impl Resp {
             line(out, name, bytes);
             line(out, &format!("{name}_human"), Human(bytes));
         }
-        line(out, "maxmemory_policy", &self.config.memory.policy);
-        line(out, "maxmemory_used", self.gauge.bound().map_or(0, |_| self.gauge.used()));
+        line(out, "maxmemory_policy", &self.settings.config.memory.policy);
+        line(
+            out,
+            "maxmemory_used",
+            self.bound.gauge.bound().map_or(0, |_| self.bound.gauge.used()),
+        );
         let ratio = resident as f64 / sample.allocated.max(1) as f64;
         line(out, "mem_fragmentation_ratio", format_args!("{ratio:.2}"));
         line(out, "mem_fragmentation_bytes", resident.saturating_sub(sample.allocated));
@@ -107,11 +111,11 @@ impl Resp {
         let parts = self.parts(work);
         let one = |bytes: usize| parts.of_process(bytes);
         let Parts { sample, ref all, dataset, clients: [normal, listening], .. } = parts;
-        let (keys, shards) = (self.node.engine().key_count(), self.gauge.shards() as u64);
+        let (keys, shards) = (self.node.engine().key_count(), self.bound.gauge.shards() as u64);
         let numbers = [
-            ("peak.allocated", one(self.gauge.peak().max(sample.resident))),
+            ("peak.allocated", one(self.bound.gauge.peak().max(sample.resident))),
             ("total.allocated", one(sample.allocated)),
-            ("startup.allocated", one(self.at_start.resident)),
+            ("startup.allocated", one(self.bound.at_start.resident)),
             ("clients.normal", normal),
             ("clients.pubsub", listening),
             ("keys.count", keys),

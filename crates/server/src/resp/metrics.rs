@@ -3,12 +3,14 @@
 //! With several shards the first one is asked; it has the others tell theirs by message, and adds them up. So a sign of
 //! life is one of all threads.
 
-use super::Resp;
+use super::ShardService;
 use super::session::Session;
 use super::stats::all_specs;
 use crate::config::ConfigError;
 use crate::connections::Connections;
 use crate::http::{Kind, Metric, Probe};
+use crate::resp::parts::Figures;
+use crate::resp::parts::Stores;
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::source::Health;
@@ -27,21 +29,21 @@ pub(super) struct Probing {
     missing: u16,
 }
 
-impl Resp {
+impl ShardService {
     /// Answers those who ask over HTTP how the server does.
     pub(super) fn answer_probes(&mut self, connections: &Connections<Session>) {
-        let mut probes = self.probes.take();
+        let mut probes = self.figures.probes.take();
         if probes.is_empty() {
             return;
         }
-        if let Some(probing) = &mut self.probing {
+        if let Some(probing) = &mut self.figures.probing {
             // They are told what the others are about to tell. Who asked before may have lost patience.
             probing.probes.retain(Probe::is_waited_for);
             probing.probes.append(&mut probes);
             return;
         }
         let metrics = self.metrics(connections.open());
-        let Some(shards) = &mut self.shards else {
+        let Some(shards) = &mut self.others.shards else {
             answer_all(probes, metrics);
             return;
         };
@@ -49,27 +51,15 @@ impl Resp {
         for to in (0..=missing).map(Shard).filter(|to| *to != shards.me) {
             shards.outbox.to(to).messages.push(ShardMessage::AskFigures);
         }
-        self.probing = Some(Probing { probes, metrics, missing });
+        self.figures.probing = Some(Probing { probes, metrics, missing });
     }
 
     /// Tells another shard the figures of this one.
     pub(super) fn tell_figures(&mut self, to: Shard, clients: usize) {
         let mut metrics = self.metrics(clients);
         metrics.retain(|metric| !OF_PROCESS.contains(&metric.name.as_str()));
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         shards.outbox.to(to).messages.push(ShardMessage::Figures(metrics));
-    }
-
-    /// Another shard has told its figures.
-    pub(super) fn add_figures(&mut self, figures: Vec<Metric>) {
-        let Some(mut probing) = self.probing.take() else { return };
-        add_all(&mut probing.metrics, figures);
-        probing.missing = probing.missing.saturating_sub(1);
-        if probing.missing > 0 {
-            self.probing = Some(probing);
-        } else {
-            answer_all(probing.probes, probing.metrics);
-        }
     }
 
     /// Speaks HTTP on this port.
@@ -77,9 +67,9 @@ impl Resp {
         let address = (Ipv4Addr::LOCALHOST, port);
         let listener = TcpListener::bind(address).map_err(|error| error.to_string());
         let served = listener.and_then(|it| {
-            let proofs = (None, self.registry.clone());
-            let ways = (self.entrance.arrivals.clone(), self.hub.inbox.bell());
-            self.probes.serve(it, &self.config.http, proofs, ways)
+            let proofs = (None, self.admission.registry.clone());
+            let ways = (self.admission.entrance.arrivals.clone(), self.stores.hub.inbox.bell());
+            self.figures.probes.serve(it, &self.settings.config.http, proofs, ways)
         });
         served.map_err(|error| ConfigError(format!("http-port {port}: {error}")))
     }
@@ -94,23 +84,33 @@ impl Resp {
         };
         one("uptime_seconds", "Since the start", Gauge, self.time.uptime / 1000);
         one("clients", "Clients that are connected", Gauge, clients as u64);
-        one("connections", "Connections accepted", Counter, self.stats.connections);
-        one("connections_refused", "Connections refused", Counter, self.stats.connections_refused);
+        one("connections", "Connections accepted", Counter, self.figures.stats.connections);
+        one(
+            "connections_refused",
+            "Connections refused",
+            Counter,
+            self.figures.stats.connections_refused,
+        );
         one(
             "clients_evicted",
             "Clients ended for their memory",
             Counter,
-            self.stats.clients_evicted,
+            self.figures.stats.clients_evicted,
         );
         one(
             "writes_without_room",
             "Writes refused for want of memory",
             Counter,
-            self.stats.no_room,
+            self.figures.stats.no_room,
         );
-        one("errors", "Replies that were errors", Counter, self.stats.errors_all());
-        one("received_bytes", "Bytes that clients sent", Counter, self.stats.received_bytes);
-        one("sent_bytes", "Bytes that clients were sent", Counter, self.stats.sent_bytes);
+        one("errors", "Replies that were errors", Counter, self.figures.stats.errors_all());
+        one(
+            "received_bytes",
+            "Bytes that clients sent",
+            Counter,
+            self.figures.stats.received_bytes,
+        );
+        one("sent_bytes", "Bytes that clients were sent", Counter, self.figures.stats.sent_bytes);
         let lookups = self.node.lookups();
         let (hits, misses) = (self.memcached.counts.get_hits, self.memcached.counts.get_misses);
         let help = "Keys that reading commands looked up and found";
@@ -125,14 +125,14 @@ impl Resp {
         one("status_ranges", "Materialized ranges", Gauge, stats.status_ranges);
         one("updaters", "Updaters", Gauge, stats.updaters);
         one("groups", "Groups of keys", Gauge, stats.groups);
-        for (name, number) in self.watching.counts() {
+        for (name, number) in self.pushes.watching.counts() {
             let kind = if name.ends_with("_sent") { Counter } else { Gauge };
             one(name, "Watches of ranges", kind, number);
         }
-        if let Some(bound) = self.gauge.bound() {
+        if let Some(bound) = self.bound.gauge.bound() {
             one("memory_bound_bytes", "What the process may take", Gauge, bound as u64);
         }
-        let resident = self.memory_sample().resident;
+        let resident = self.bound.memory_sample().resident;
         one("memory_resident_bytes", "What the process takes", Gauge, resident as u64);
         let labelled =
             |name: &str, help, kind, samples| Metric { name: name.to_owned(), help, kind, samples };
@@ -146,18 +146,18 @@ impl Resp {
             .map(|(what, count)| (vec![("what", (*what).to_owned())], *count as f64));
         metrics.push(labelled("work", "What the engine has done", Counter, work.collect()));
         let commands = all_specs().filter_map(|spec| {
-            let calls = self.stats.calls(spec).executed;
+            let calls = self.figures.stats.calls(spec).executed;
             (calls != 0).then(|| (vec![("command", spec.full_name.to_owned())], calls as f64))
         });
         metrics.push(labelled("commands", "Commands, by name", Counter, commands.collect()));
         let seconds = all_specs().filter_map(|spec| {
-            let micros = self.stats.times.micros(spec.id);
+            let micros = self.figures.stats.times.micros(spec.id);
             (micros > 0)
                 .then(|| (vec![("command", spec.full_name.to_owned())], micros as f64 / 1e6))
         });
         let help = "Time that commands took, by name";
         metrics.push(labelled("command_seconds", help, Counter, seconds.collect()));
-        let errors = self.stats.errors_by_code();
+        let errors = self.figures.stats.errors_by_code();
         let errors = errors.map(|(code, count)| (vec![("code", code.to_owned())], count as f64));
         let help = "Errors in the protocol of Redis, by code";
         metrics.push(labelled("error_replies", help, Counter, errors.collect()));
@@ -167,18 +167,18 @@ impl Resp {
         });
         metrics.push(labelled("table_keys", "Keys of a table", Gauge, keys.collect()));
         self.source_metrics(&mut metrics);
-        self.data_metrics(&mut metrics);
+        self.stores.data_metrics(&mut metrics);
         self.flow_metrics(&mut metrics);
         metrics
     }
 
     fn source_metrics(&self, metrics: &mut Vec<Metric>) {
-        if self.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
+        if self.others.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
             // The sources are the process's: one shard tells of them.
             return;
         }
         let of = |name: &str| vec![("source", name.to_owned())];
-        let sources = self.hub.list();
+        let sources = self.stores.hub.list();
         let up = sources
             .iter()
             .map(|source| (of(&source.name), f64::from(u8::from(source.health == Health::Up))));
@@ -190,7 +190,7 @@ impl Resp {
         });
         let mut facts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         for source in &sources {
-            for (title, text) in self.hub.facts(&source.name) {
+            for (title, text) in self.stores.hub.facts(&source.name) {
                 if let Ok(number) = text.parse::<f64>() {
                     facts.entry(title).or_default().push((of(&source.name), number));
                 }
@@ -203,6 +203,48 @@ impl Resp {
         }
     }
 
+    fn flow_metrics(&mut self, metrics: &mut Vec<Metric>) {
+        let now = self.node.engine().now();
+        let mut facts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for report in self.node.flow_reports() {
+            for (title, number) in headwater_node::flow_facts(&report, now) {
+                let mut labels = vec![("flow", report.name.clone())];
+                // What is no amount is told of each shard.
+                if let Some(shards) = &self.others.shards
+                    && matches!(title, "paused" | "cursor" | "oldest-pending-ms")
+                {
+                    labels.push(("shard", shards.me.0.to_string()));
+                }
+                facts.entry(title).or_default().push((labels, number as f64));
+            }
+        }
+        for (title, samples) in facts {
+            let grows = matches!(title, "done" | "failures" | "dropped");
+            metrics.push(Metric {
+                name: format!("flow_{}", title.replace('-', "_")),
+                help: "A fact of a flow, as FLOW.INFO tells it",
+                kind: if grows { Kind::Counter } else { Kind::Gauge },
+                samples,
+            });
+        }
+    }
+}
+
+impl Figures {
+    /// Another shard has told its figures.
+    pub(super) fn add_figures(&mut self, figures: Vec<Metric>) {
+        let Some(mut probing) = self.probing.take() else { return };
+        add_all(&mut probing.metrics, figures);
+        probing.missing = probing.missing.saturating_sub(1);
+        if probing.missing > 0 {
+            self.probing = Some(probing);
+        } else {
+            answer_all(probing.probes, probing.metrics);
+        }
+    }
+}
+
+impl Stores {
     /// The embedded store.
     fn data_metrics(&self, metrics: &mut Vec<Metric>) {
         use Kind::{Counter, Gauge};
@@ -253,32 +295,6 @@ impl Resp {
             ("store_loaded_bytes", "Bytes loaded", Counter, facts.loaded_bytes),
         ] {
             metrics.push(Metric::one(name, help, kind, value as f64));
-        }
-    }
-
-    fn flow_metrics(&mut self, metrics: &mut Vec<Metric>) {
-        let now = self.node.engine().now();
-        let mut facts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-        for report in self.node.flow_reports() {
-            for (title, number) in headwater_node::flow_facts(&report, now) {
-                let mut labels = vec![("flow", report.name.clone())];
-                // What is no amount is told of each shard.
-                if let Some(shards) = &self.shards
-                    && matches!(title, "paused" | "cursor" | "oldest-pending-ms")
-                {
-                    labels.push(("shard", shards.me.0.to_string()));
-                }
-                facts.entry(title).or_default().push((labels, number as f64));
-            }
-        }
-        for (title, samples) in facts {
-            let grows = matches!(title, "done" | "failures" | "dropped");
-            metrics.push(Metric {
-                name: format!("flow_{}", title.replace('-', "_")),
-                help: "A fact of a flow, as FLOW.INFO tells it",
-                kind: if grows { Kind::Counter } else { Kind::Gauge },
-                samples,
-            });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The service: what all sessions share, and those in RESP: sessions, and every command that is not about stored data.
 //!
-//! A batch of pipelined requests is parsed, executed and answered in one go: [`Resp::serve`]
+//! A batch of pipelined requests is parsed, executed and answered in one go: [`ShardService::serve`]
 //! cuts requests out of the shared input, the node executes those about data, this module the
 //! others, and all write into the shared output.
 //!
@@ -38,6 +38,7 @@ mod metrics;
 mod monitor;
 mod notices;
 mod owners;
+pub(crate) mod parts;
 mod pause;
 mod remote;
 mod renewal;
@@ -72,43 +73,40 @@ pub(crate) use times::Spreads;
 pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
 
-use crate::arrival::Arrival;
 use crate::config::{Config, ConfigError, EventChannels, Module};
-use crate::connection::ConnectionId;
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
 use crate::memcached::Memcached;
-use crate::memory::{ClientShare, Gauge, ProgramPages, Sample};
+use crate::memory::{ClientShare, Gauge};
 use crate::replicated::ReplicaEnd;
 use crate::service::{Bounds, Served, Stopped, Time, Work};
 use crate::shards::Shards;
 use crate::sources::{Common, Hub};
 use crate::users::{SeenUsers, UserRegistry};
-use blocking::Blocking;
 use channels::Channels;
 use clock::CommandClock;
 use entrance::Entrance;
 use errors::is_refusal;
-use hashbrown::HashMap;
 use headwater_base::functions::Source;
-use headwater_base::hash::{KeyHashBuilder, Secret};
+use headwater_base::hash::Secret;
 use headwater_base::text::redact_words;
 use headwater_base::{Placement, Shard};
 use headwater_command::Reply;
-use headwater_engine::{EngineError, Settings, Ticket, WARM_MAX};
+use headwater_engine::{Settings, WARM_MAX};
 use headwater_functions::Host;
 use headwater_node::Node;
 use headwater_protocol::resp::{Encoder, Limits, Parsed, RequestParser};
 use headwater_router::AnswerWriter;
 use headwater_spill::Directory;
+use parts::{
+    Admission, Figures, InForce, MemoryBound, OtherShards, Parsers, Pushes, Stores, Waits,
+};
 use reply::SessionReply;
 use slowlog::Slowlog;
 use stats::Stats;
 use std::array;
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use tracking::Tracking;
 use watching::Watching;
@@ -133,93 +131,23 @@ pub(crate) type Turn<'a> = Work<'a, Session>;
 /// The share of the pages that the start needed for which room is left.
 const PROGRAM_SHARE: usize = 2;
 
-/// Answers requests in RESP.
-pub(crate) struct Resp {
-    /// The settings as they were given.
-    pub(crate) config: Config,
-    /// The settings in force: those, as far as the memory bound allows.
-    pub(crate) lowered: Config,
-    pub(crate) gauge: Rc<Gauge>,
-    /// What clients may take together.
-    pub(crate) clients_share: usize,
-    /// What they may take now: less, where nothing else can go.
-    clients_bytes_max: usize,
-    /// What was known of memory when the server was ready.
-    at_start: Sample,
-    /// When memory was looked at last.
-    looked_at: u64,
-    program: ProgramPages,
-    pub(crate) bounds: Bounds,
-    limits: Limits,
-    /// The narrower bounds for a client that has yet to give the password.
-    limits_before_authentication: Limits,
+/// Serves the clients of a shard: it executes their requests, and answers them.
+pub(crate) struct ShardService {
+    pub(crate) settings: InForce,
+    pub(crate) bound: MemoryBound,
     pub(crate) node: Node,
-    /// The parser that all connections share as long as their requests are complete.
-    parser: RequestParser,
-    /// Parses requests ahead of their execution.
-    scout: RequestParser,
-    channels: Channels,
-    /// Where what is done to keys is told.
-    event_channels: EventChannels,
-    tracking: Tracking,
-    watching: Watching,
-    monitors: monitor::Monitors,
-    /// The backup under way, of all shards.
-    backup: CommonBackup,
-    pub(crate) stats: Stats,
-    pub(crate) clock: CommandClock,
-    slowlog: Slowlog,
-    pub(crate) tickets: HashMap<Ticket, ConnectionId, KeyHashBuilder>,
-    /// Why what a session waits for cannot be had.
-    pub(crate) failures: HashMap<ConnectionId, EngineError, KeyHashBuilder>,
-    exclusive: Option<ConnectionId>,
-    /// All shards quiesce: requests of clients wait.
-    quiesces: bool,
-    /// The request under way has waited for others' locks.
-    passes_locks: bool,
-    /// Names this run of the server.
-    run: u64,
-    /// When the request under way was run first, if it has been before.
-    running_since: Option<u64>,
-    /// The command under way is one of EXEC's.
-    pub(crate) executing_queue: bool,
-    blocking: Blocking,
-    pause: pause::Pause,
-    /// What was loaded and waits for room.
-    late_loads: VecDeque<sourced::LateLoad>,
-    hub: Hub,
-    /// The users of all shards.
-    pub(crate) registry: Arc<UserRegistry>,
-    /// What of them this shard goes by.
-    pub(crate) seen: SeenUsers,
-    /// Tasks of flows that are done elsewhere.
-    outside: flows::ExternalEffects,
-    probes: Probes,
-    /// Who asked last, while other shards have not told their figures.
-    probing: Option<metrics::Probing>,
-    notices: notices::Notices,
-    /// The embedded store; it ends after the hub, which its threads tell.
-    keeping: Option<EmbeddedStore>,
-    /// The modules that clients sent before the start, until the other shards have them, too.
-    sent: Vec<SentModule>,
-    /// Sessions that wait for the end of `exclusive`, or of `quiesces`.
-    blocked_sessions: Vec<ConnectionId>,
+    pub(crate) parsers: Parsers,
+    pub(crate) pushes: Pushes,
+    pub(crate) figures: Figures,
+    pub(crate) waits: Waits,
+    pub(crate) admission: Admission,
+    pub(crate) stores: Stores,
     /// What memcached's sessions share.
     pub(crate) memcached: Memcached,
+    pub(crate) others: OtherShards,
+    /// Names this run of the server.
+    run: u64,
     stopping: bool,
-    /// Clients of other shards watch or track what is here.
-    serves_others: bool,
-    /// The other shards, where there are several.
-    pub(crate) shards: Option<Box<Shards>>,
-    /// What a crash has left by half, while it is finished; at the first shard.
-    redoing: Option<Box<remote::Redoing>>,
-    /// What this shard does in a move, where somebody else has shards wait for one another.
-    #[cfg(test)]
-    pub(crate) move_part: Option<remote::MovePart>,
-    /// Clients that others accepted, to be served here.
-    new_clients: Vec<Arrival>,
-    /// Who comes in.
-    entrance: Entrance,
     pub(crate) time: Time,
 }
 
@@ -264,7 +192,7 @@ fn place(
     }
 }
 
-impl Resp {
+impl ShardService {
     /// A service with the tables and joins that `config` declares, and with the modules that clients sent earlier: those
     /// that the first shard knows, where this is another one.
     pub(crate) fn new(
@@ -313,80 +241,63 @@ impl Resp {
         let heard = transport.map(|transport| transport.heard().clone()).unwrap_or_default();
         let slow = transport.map(|transport| transport.slow().clone()).unwrap_or_default();
         let spreads = transport.map(|transport| transport.spreads().clone()).unwrap_or_default();
+        let entrance = Entrance::begin(&config, transport.map(|it| it.entrance()))?;
+        let limits = || Limits::for_values(config.limits.value_bytes_max);
         let mut service = Self {
-            entrance: Entrance::begin(&config, transport.map(|it| it.entrance()))?,
-            bounds: Bounds::of(&config.clients),
-            limits: Limits::for_values(config.limits.value_bytes_max),
-            limits_before_authentication: Limits::for_values(config.limits.value_bytes_max),
+            settings: InForce {
+                bounds: Bounds::of(&config.clients),
+                limits: limits(),
+                limits_before_authentication: limits(),
+                config: Config::default(),
+                lowered: Config::default(),
+            },
+            bound: MemoryBound::new(gauge),
             node,
-            parser: RequestParser::new(),
-            scout: RequestParser::new(),
-            channels: Channels::new(secret, heard),
-            event_channels: EventChannels::default(),
-            tracking: Tracking::new(secret, shards.as_ref().map_or(Shard(0), |it| it.me)),
-            monitors: monitor::Monitors::of(transport),
-            backup: transport.map(|it| it.backup().clone()).unwrap_or_default(),
-            watching: Watching::new(secret, run, shards.as_deref()),
-            stats: Stats::new(random(), spreads),
-            clock: CommandClock::new(&config.observe),
-            slowlog: Slowlog::new(slow),
-            tickets: HashMap::with_hasher(KeyHashBuilder::new(secret)),
-            failures: HashMap::with_hasher(KeyHashBuilder::new(secret)),
-            exclusive: None,
-            quiesces: false,
-            passes_locks: false,
-            run,
-            running_since: None,
-            executing_queue: false,
-            blocking: Blocking::default(),
-            pause: pause::Pause::default(),
-            late_loads: VecDeque::new(),
-            hub,
-            registry,
-            seen: SeenUsers::default(),
-            outside,
-            probes: Probes::new(),
-            probing: None,
-            notices: notices::Notices::default(),
-            keeping,
-            sent: if shards.is_some() { sent } else { Vec::new() },
-            blocked_sessions: Vec::new(),
+            parsers: Parsers::new(),
+            pushes: Pushes {
+                channels: Channels::new(secret, heard),
+                event_channels: EventChannels::default(),
+                tracking: Tracking::new(secret, me),
+                watching: Watching::new(secret, run, shards.as_deref()),
+                monitors: monitor::Monitors::of(transport),
+                notices: notices::Notices::default(),
+                serves_others: false,
+            },
+            figures: Figures {
+                stats: Stats::new(random(), spreads),
+                clock: CommandClock::new(&config.observe),
+                slowlog: Slowlog::new(slow),
+                probes: Probes::new(),
+                probing: None,
+            },
+            waits: Waits::new(secret),
+            admission: Admission {
+                registry,
+                seen: SeenUsers::default(),
+                entrance,
+                new_clients: Vec::new(),
+            },
+            stores: Stores {
+                hub,
+                outside,
+                keeping,
+                backup: transport.map(|it| it.backup().clone()).unwrap_or_default(),
+                sent: if shards.is_some() { sent } else { Vec::new() },
+            },
             memcached: Memcached::default(),
+            others: OtherShards::new(shards),
+            run,
             stopping: false,
-            serves_others: false,
-            shards,
-            redoing: None,
-            #[cfg(test)]
-            move_part: None,
-            new_clients: Vec::new(),
             time: Time::default(),
-            config: Config::default(),
-            lowered: Config::default(),
-            gauge: Rc::new(gauge),
-            clients_share: usize::MAX,
-            clients_bytes_max: usize::MAX,
-            at_start: Sample::default(),
-            looked_at: 0,
-            program: ProgramPages::of_server(),
         };
-        service.gauge.set_program(service.gauge.sample().files / PROGRAM_SHARE);
-        service.program.forget();
-        service.check_memory(&config)?;
+        service.bound.gauge.set_program(service.bound.gauge.sample().files / PROGRAM_SHARE);
+        service.bound.program.forget();
+        service.bound.check_memory(&config)?;
         service.apply(config);
         service.see_users();
-        service.at_start = service.memory_sample();
-        service.gauge.at_start(service.at_start.resident);
+        service.bound.at_start = service.bound.memory_sample();
+        service.bound.gauge.at_start(service.bound.at_start.resident);
         Ok(service)
-    }
-
-    /// Takes the modules that clients sent before the start.
-    pub(crate) fn take_sent(&mut self) -> Vec<SentModule> {
-        core::mem::take(&mut self.sent)
-    }
-
-    /// Lets go of the pages of the program that will not be needed again soon.
-    pub(crate) fn forget_program(&mut self) {
-        self.program.forget();
     }
 
     /// The node, to load data before the start.
@@ -396,33 +307,26 @@ impl Resp {
 
     /// Puts settings into force.
     fn apply(&mut self, config: Config) {
-        if self.config.memory != config.memory {
+        if self.settings.config.memory != config.memory {
             self.apply_memory(&config);
         }
         let lowered = ClientShare::of(&config).lower(&config);
-        self.bounds = Bounds::of(&lowered.clients);
-        self.limits = lowered.protocol_limits();
-        self.limits_before_authentication = self.limits.before_authentication();
+        self.settings.bounds = Bounds::of(&lowered.clients);
+        self.settings.limits = lowered.protocol_limits();
+        self.settings.limits_before_authentication = self.settings.limits.before_authentication();
         self.memcached.limits = lowered.memcached_limits();
-        self.clock = CommandClock::new(&config.observe);
-        self.stats.times.set_spreads(config.observe.latency_tracking);
-        self.slowlog.shrink(config.observe.slowlog_entries_max);
+        self.figures.clock = CommandClock::new(&config.observe);
+        self.figures.stats.times.set_spreads(config.observe.latency_tracking);
+        self.figures.slowlog.shrink(config.observe.slowlog_entries_max);
         self.node.engine_mut().set_function_limits(&lowered.functions.to_limits());
         self.node.set_callable(&lowered.functions.functions_callable);
         let slice = config.clients.slice_rows;
         self.node.engine_mut().set_long_read_bytes_max(lowered.clients.output_bytes_max);
         self.node.engine_mut().set_slice((slice > 0).then_some(slice));
         self.node.engine_mut().set_limits(lowered.limits.to_limits());
-        self.config = config;
-        self.lowered = lowered;
+        self.settings.config = config;
+        self.settings.lowered = lowered;
         self.apply_keyspace_events();
-    }
-
-    /// Whether clients must give a password.
-    pub(crate) fn needs_password(&self) -> bool {
-        let state = self.registry.lock();
-        let user = state.users.default_user();
-        !(user.nopass && user.enabled)
     }
 
     /// Looks ahead at the next requests and fetches what they will touch here; gives how many bytes
@@ -435,13 +339,15 @@ impl Resp {
         while looked_at < WARM_MAX {
             looked_at += 1;
             let rest = &input[seen..];
-            let Parsed::Request { consumed } = self.scout.parse(rest, &self.limits) else {
+            let Parsed::Request { consumed } =
+                self.parsers.scout.parse(rest, &self.settings.limits)
+            else {
                 // The look ahead ends within a request: the next one starts afresh.
-                self.scout = RequestParser::new();
+                self.parsers.scout = RequestParser::new();
                 seen = input.len();
                 break;
             };
-            let args = self.scout.args(rest);
+            let args = self.parsers.scout.args(rest);
             // The commands that are asked for often have their key in the same place, but for one.
             let is_call = args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"fn.call"));
             if let Some(key) = args.get(if is_call { 2 } else { 1 }) {
@@ -462,34 +368,29 @@ impl Resp {
         seen.max(1)
     }
 
-    /// Whether the request under way is one of a transaction's.
-    fn in_transaction(&self, session: &Session) -> bool {
-        self.executing_queue || session.in_transaction()
-    }
-
     /// Parses and executes what is complete in `work.input`.
     #[inline]
     fn batch(&mut self, parser: &mut RequestParser, work: &mut Turn<'_>) -> Served {
         let input = work.input;
         let mut consumed = 0;
         let mut warm_until = if input.len() < WARM_BYTES_MIN { input.len() } else { 0 };
-        let is_own = self.shards.is_none();
-        self.clock.begin();
+        let is_own = self.others.shards.is_none();
+        self.figures.clock.begin();
         let stopped = loop {
             if *work.requests_left == 0 || work.out.len() + work.held.bytes() >= work.out_bytes_full
             {
                 break Stopped::Paused;
             }
-            if self.serves_others && self.has_news_behind_answers(work) {
+            if self.pushes.serves_others && self.has_news_behind_answers(work) {
                 break Stopped::Paused;
             }
             if consumed >= warm_until && warm_until < input.len() {
                 warm_until = consumed + self.warm(&input[consumed..], is_own);
             }
             let limits = if work.connection.session.authenticated {
-                &self.limits
+                &self.settings.limits
             } else {
-                &self.limits_before_authentication
+                &self.settings.limits_before_authentication
             };
             let rest = &input[consumed..];
             match parser.parse(rest, limits) {
@@ -501,7 +402,7 @@ impl Resp {
                     let before = work.out.len();
                     let flow = self.request(parser.args(rest), work);
                     Self::keep_order(before, work);
-                    self.tell_own(work);
+                    self.pushes.tell_own(work);
                     match flow {
                         Flow::Next => {}
                         Flow::Parked => break Self::parked(work),
@@ -511,13 +412,43 @@ impl Resp {
                 Parsed::Error(error) => {
                     let before = work.out.len();
                     encoder(work).error("ERR", format_args!("{error}"));
-                    self.note_error(before, work);
+                    self.figures.note_error(before, work);
                     Self::keep_order(before, work);
                     break Stopped::Closing;
                 }
             }
         };
         Served { consumed, stopped }
+    }
+}
+
+impl Stores {
+    /// Takes the modules that clients sent before the start.
+    pub(crate) fn take_sent(&mut self) -> Vec<SentModule> {
+        core::mem::take(&mut self.sent)
+    }
+}
+
+impl MemoryBound {
+    /// Lets go of the pages of the program that will not be needed again soon.
+    pub(crate) fn forget_program(&mut self) {
+        self.program.forget();
+    }
+}
+
+impl Admission {
+    /// Whether clients must give a password.
+    pub(crate) fn needs_password(&self) -> bool {
+        let state = self.registry.lock();
+        let user = state.users.default_user();
+        !(user.nopass && user.enabled)
+    }
+}
+
+impl Waits {
+    /// Whether the request under way is one of a transaction's.
+    fn in_transaction(&self, session: &Session) -> bool {
+        self.executing_queue || session.in_transaction()
     }
 }
 

@@ -8,7 +8,7 @@
 //! While nobody monitors, a look at a number that is never written.
 
 use super::slowlog::{first_hidden, without_secrets};
-use super::{Flow, Resp, Session, Turn, encoder};
+use super::{Flow, Session, ShardService, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::shards::{ShardMessage, Transport};
@@ -68,12 +68,12 @@ impl Monitors {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// MONITOR.
     pub(super) fn monitor(&mut self, work: &mut Turn<'_>) -> Flow {
         work.connection.session.monitors = true;
-        self.monitors.own.insert(work.connection.id);
-        self.monitors.common.set(self.me(), self.monitors.own.len());
+        self.pushes.monitors.own.insert(work.connection.id);
+        self.pushes.monitors.common.set(self.others.me(), self.pushes.monitors.own.len());
         encoder(work).ok();
         Flow::Next
     }
@@ -81,20 +81,21 @@ impl Resp {
     /// A client monitors no more.
     pub(super) fn forget_monitor(&mut self, id: ConnectionId, session: &mut Session) {
         if core::mem::take(&mut session.monitors) {
-            self.monitors.own.remove(&id);
-            self.monitors.common.set(self.me(), self.monitors.own.len());
+            self.pushes.monitors.own.remove(&id);
+            self.pushes.monitors.common.set(self.others.me(), self.pushes.monitors.own.len());
         }
     }
 
     /// Shows a request of a client to those who monitor; one within a transaction was shown with EXEC.
     #[cold]
     pub(super) fn show(&mut self, spec: &Spec, args: Args<'_>, work: &mut Turn<'_>) {
-        if self.executing_queue || work.connection.is_remote() || spec.flags.has(Flags::ADMIN) {
+        if self.waits.executing_queue || work.connection.is_remote() || spec.flags.has(Flags::ADMIN)
+        {
             return;
         }
         let line = line(spec, args, &work.connection.peer.to_string());
-        for at in self.monitors.common.shards() {
-            match &mut self.shards {
+        for at in self.pushes.monitors.common.shards() {
+            match &mut self.others.shards {
                 Some(shards) if at != shards.me => {
                     let batch = shards.outbox.to(at);
                     batch.bytes.extend_from_slice(&line);
@@ -122,7 +123,7 @@ impl Resp {
         exec: Args<'_>,
         work: &mut Turn<'_>,
     ) {
-        if !self.monitors.any() {
+        if !self.pushes.monitors.any() {
             return;
         }
         for request in requests {
@@ -142,8 +143,9 @@ impl Resp {
         served: Option<ConnectionId>,
         connections: &mut Connections<Session>,
     ) {
-        let most = (self.lowered.clients.pubsub_output_bytes_max, self.clients_bytes_max);
-        for &id in self.monitors.own.iter().filter(|id| Some(**id) != served) {
+        let most =
+            (self.settings.lowered.clients.pubsub_output_bytes_max, self.bound.clients_bytes_max);
+        for &id in self.pushes.monitors.own.iter().filter(|id| Some(**id) != served) {
             connections.deliver(id, line, most);
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Each lasts for many commands, and is one line when it begins.
 
-use super::Resp;
+use super::ShardService;
 use crate::log::{self, event};
 use std::sync::Arc;
 
@@ -42,20 +42,20 @@ pub(super) struct Notices {
     refusal: Option<Arc<str>>,
 }
 
-impl Resp {
+impl ShardService {
     /// Tells what has begun or ended. To be called each turn.
     #[inline]
     pub(super) fn notice(&mut self) {
-        if self.time.uptime >= self.notices.looked + LOOK_EVERY {
+        if self.time.uptime >= self.pushes.notices.looked + LOOK_EVERY {
             self.notice_now();
         }
     }
 
     fn notice_now(&mut self) {
-        let (now, shard) = (self.time.uptime, self.me().0);
-        self.notices.looked = now;
+        let (now, shard) = (self.time.uptime, self.others.me().0);
+        self.pushes.notices.looked = now;
         self.notice_evictions(now, shard);
-        if self.notices.no_room.ends(now) {
+        if self.pushes.notices.no_room.ends(now) {
             event!(
                 info,
                 "memory",
@@ -64,8 +64,8 @@ impl Resp {
                 "no write was refused for want of memory for a while"
             );
         }
-        let refusal = self.write_refusal();
-        if refusal != self.notices.refusal {
+        let refusal = self.stores.write_refusal();
+        if refusal != self.pushes.notices.refusal {
             match &refusal {
                 Some(why) => event!(
                     error,
@@ -77,7 +77,7 @@ impl Resp {
                 ),
                 None => event!(info, "store", "store_accepts", shard, "writes are accepted again"),
             }
-            self.notices.refusal = refusal;
+            self.pushes.notices.refusal = refusal;
         }
         if shard == 0 {
             log::tell_left_out();
@@ -87,12 +87,13 @@ impl Resp {
     fn notice_evictions(&mut self, now: u64, shard: u16) {
         let evicted = self.node.engine().evicted();
         let all = evicted.keys + evicted.ranges + evicted.loaded;
-        let (seen, began) = self.notices.evicted;
+        let (seen, began) = self.pushes.notices.evicted;
         if all > seen {
-            let begins = self.notices.evictions.happens(now);
-            self.notices.evicted = (all, if begins { seen } else { began });
+            let begins = self.pushes.notices.evictions.happens(now);
+            self.pushes.notices.evicted = (all, if begins { seen } else { began });
             if begins {
-                let (bound, policy) = (self.gauge.bound(), self.config.memory.policy.as_str());
+                let (bound, policy) =
+                    (self.bound.gauge.bound(), self.settings.config.memory.policy.as_str());
                 event!(
                     warn,
                     "memory",
@@ -105,10 +106,10 @@ impl Resp {
             }
         } else {
             // CONFIG RESETSTAT counts from 0 again.
-            self.notices.evicted.0 = all;
+            self.pushes.notices.evicted.0 = all;
         }
-        if self.notices.evictions.ends(now) {
-            let count = all.saturating_sub(self.notices.evicted.1);
+        if self.pushes.notices.evictions.ends(now) {
+            let count = all.saturating_sub(self.pushes.notices.evicted.1);
             event!(
                 info,
                 "memory",
@@ -123,10 +124,13 @@ impl Resp {
     /// A write is refused for want of memory.
     #[cold]
     pub(super) fn notice_no_room(&mut self) {
-        self.stats.no_room += 1;
-        if self.notices.no_room.happens(self.time.uptime) {
-            let (shard, bound, policy) =
-                (self.me().0, self.gauge.bound(), self.config.memory.policy.as_str());
+        self.figures.stats.no_room += 1;
+        if self.pushes.notices.no_room.happens(self.time.uptime) {
+            let (shard, bound, policy) = (
+                self.others.me().0,
+                self.bound.gauge.bound(),
+                self.settings.config.memory.policy.as_str(),
+            );
             event!(
                 warn,
                 "memory",

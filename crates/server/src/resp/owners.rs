@@ -1,36 +1,31 @@
 //! Who defined what: noted where a definition is executed, told by the audit log, shown beside what is defined.
 
 use super::session::{Across, Origin, Session};
-use super::{Resp, Turn};
+use super::{ShardService, Turn};
 use crate::connection::Connection;
 use crate::log::event;
+use crate::resp::parts::Admission;
 use crate::users::reach_of;
 use headwater_acl::{Access, DefinitionKind, Demand};
 use headwater_command::{
     Acl, Args, Command, Data, Flags, Flows, Functions, Id, Joins, Server, Sources, Spec, Tables,
 };
 
-impl Resp {
+impl ShardService {
     /// Notes for the shards that execute it whose definition is asked for.
     #[cold]
     pub(crate) fn note_asker(&mut self, work: &Turn<'_>) {
         let Some(user) = &work.connection.session.user else { return };
-        let origin = Origin { shard: self.me(), session: work.connection.id };
-        self.registry.asks(origin, &user.name);
+        let origin = Origin { shard: self.others.me(), session: work.connection.id };
+        self.admission.registry.asks(origin, &user.name);
     }
 
     /// A connection has ended.
     pub(super) fn forget_asker(&mut self, connection: &Connection<Session>) {
-        if self.shards.is_some() && !connection.is_remote() {
-            self.registry.gone(&Origin { shard: self.me(), session: connection.id });
-        }
-    }
-
-    /// The user whose definition is executed.
-    pub(super) fn asker(&self, session: &Session) -> Option<Vec<u8>> {
-        match &session.across {
-            Across::Remote(remote) => self.registry.asker(&remote.origin),
-            _ => session.user.as_ref().map(|user| user.name.clone()),
+        if self.others.shards.is_some() && !connection.is_remote() {
+            self.admission
+                .registry
+                .gone(&Origin { shard: self.others.me(), session: connection.id });
         }
     }
 
@@ -40,8 +35,8 @@ impl Resp {
         if session.unrestricted && !session.is_remote() {
             return self.node.explain_to(None);
         }
-        let name = self.asker(session);
-        let user = name.and_then(|name| self.registry.lock().users.get(&name).cloned());
+        let name = self.admission.asker(session);
+        let user = name.and_then(|name| self.admission.registry.lock().users.get(&name).cloned());
         self.node.explain_to(Some(Box::new(move |range| {
             let need = Demand::Range { range: range.clone(), access: Access::READ };
             user.as_ref().is_some_and(|user| user.check(spec, None, &[need]).is_ok())
@@ -50,8 +45,8 @@ impl Resp {
 
     /// Notes who has defined or dropped something, which reads and writes for others from now on.
     pub(crate) fn note_definition(&mut self, spec: &Spec, command: &Command<'_>, work: &Turn<'_>) {
-        let owner = self.asker(&work.connection.session);
-        if is_told(spec.id) && (self.me().0 == 0 || is_of_one_shard(spec.id)) {
+        let owner = self.admission.asker(&work.connection.session);
+        if is_told(spec.id) && (self.others.me().0 == 0 || is_of_one_shard(spec.id)) {
             tell_definition(owner.as_deref(), spec.full_name, &defined_name(command));
         }
         // Nobody whom rights can be taken from is worth to be remembered.
@@ -76,15 +71,25 @@ impl Resp {
             _ => return,
         };
         let kept = reach.as_ref().and(owner.as_deref());
-        if let Some(keeping) = &mut self.keeping {
+        if let Some(keeping) = &mut self.stores.keeping {
             keeping.owned(kind.word(), name, kept);
         }
         match reach {
-            Some(reach) => self.registry.defined(kind, name, owner, reach),
-            None => self.registry.dropped(kind, name),
+            Some(reach) => self.admission.registry.defined(kind, name, owner, reach),
+            None => self.admission.registry.dropped(kind, name),
         }
         // A flow that was added anew rests if the one of that name does.
-        self.refuse_flows(&self.seen.clone());
+        self.refuse_flows(&self.admission.seen.clone());
+    }
+}
+
+impl Admission {
+    /// The user whose definition is executed.
+    pub(super) fn asker(&self, session: &Session) -> Option<Vec<u8>> {
+        match &session.across {
+            Across::Remote(remote) => self.registry.asker(&remote.origin),
+            _ => session.user.as_ref().map(|user| user.name.clone()),
+        }
     }
 }
 

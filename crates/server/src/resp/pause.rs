@@ -4,8 +4,9 @@
 //! through where its client is. A transaction waits as a whole, at EXEC. Flows rest whatever waits, since what they do is to write.
 //! Keys expire meanwhile: views over several shards would otherwise show what is over.
 
-use super::{Flow, Resp, Turn, Waiting};
+use super::{Flow, ShardService, Turn, Waiting};
 use crate::connection::ConnectionId;
+use crate::resp::parts::Waits;
 use headwater_command::{Args, Flags, Id, OwnedArgs, Spec};
 use headwater_protocol::resp::find;
 
@@ -37,23 +38,15 @@ fn writes(spec: &Spec) -> bool {
     spec.flags.has(Flags::WRITE) || matches!(spec.id, Id::Publish | Id::SPublish)
 }
 
-impl Resp {
+impl ShardService {
     /// Has requests wait from now on. What is under way already ends no sooner for that, and stays as strict as it is.
     pub(super) fn pause(&mut self, millis: u64, writes_alone: bool) {
         let now = self.time.uptime;
-        let was_on = self.pause.is_on(now);
+        let was_on = self.waits.pause.is_on(now);
         // The clock of a turn is up to a millisecond behind: nothing goes on before the time.
         let until = now.saturating_add(millis).saturating_add(1);
-        self.pause.writes_alone = writes_alone && (!was_on || self.pause.writes_alone);
-        self.pause.until = if was_on { self.pause.until.max(until) } else { until };
-    }
-
-    /// Has nothing wait any more.
-    pub(super) fn unpause(&mut self, work: &mut Turn<'_>) {
-        self.pause.until = 0;
-        for id in self.pause.waiting.drain(..) {
-            work.peers.wake(id);
-        }
+        self.waits.pause.writes_alone = writes_alone && (!was_on || self.waits.pause.writes_alone);
+        self.waits.pause.until = if was_on { self.waits.pause.until.max(until) } else { until };
     }
 
     /// Lets the session wait, if requests of this kind do.
@@ -65,12 +58,12 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
         let session = &work.connection.session;
-        if spec.id == Id::ClientUnpause || session.is_remote() || self.executing_queue {
+        if spec.id == Id::ClientUnpause || session.is_remote() || self.waits.executing_queue {
             return None;
         }
         let queued = session.queue.iter().flat_map(|queue| &queue.requests);
         let waits = match spec.id {
-            _ if !self.pause.writes_alone => true,
+            _ if !self.waits.pause.writes_alone => true,
             Id::Exec => queued.filter_map(|it| find(it.args()).ok()).any(writes),
             _ => writes(spec),
         };
@@ -78,24 +71,34 @@ impl Resp {
             return None;
         }
         // With several shards, whoever executes it counts it.
-        if is_first && self.shards.is_none() {
-            self.stats.times.count();
+        if is_first && self.others.shards.is_none() {
+            self.figures.stats.times.count();
         }
         let session = &mut work.connection.session;
         session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
-        self.park_until_unpaused(work.connection.id);
+        self.waits.park_until_unpaused(work.connection.id);
         Some(Flow::Parked)
     }
 
     /// Whether a request of memcached's protocol is to wait; the session is woken then.
     pub(crate) fn item_waits_for_pause(&mut self, writes: bool, work: &Turn<'_>) -> bool {
-        let waits = self.pause.is_on(self.time.uptime)
-            && (writes || !self.pause.writes_alone)
+        let waits = self.waits.pause.is_on(self.time.uptime)
+            && (writes || !self.waits.pause.writes_alone)
             && !work.connection.is_remote();
         if waits {
-            self.park_until_unpaused(work.connection.id);
+            self.waits.park_until_unpaused(work.connection.id);
         }
         waits
+    }
+}
+
+impl Waits {
+    /// Has nothing wait any more.
+    pub(super) fn unpause(&mut self, work: &mut Turn<'_>) {
+        self.pause.until = 0;
+        for id in self.pause.waiting.drain(..) {
+            work.peers.wake(id);
+        }
     }
 
     fn park_until_unpaused(&mut self, id: ConnectionId) {

@@ -5,7 +5,7 @@
 //! which it has no right any more is ended, as Redis does for channels: it has to begin anew with what it may.
 
 use super::session::{Session, Waiting};
-use super::{Resp, Turn};
+use super::{ShardService, Turn};
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::log::event;
@@ -22,22 +22,22 @@ enum Renewed {
     Ends(&'static str),
 }
 
-impl Resp {
+impl ShardService {
     /// Goes by what the users are now.
     pub(super) fn see_users(&mut self) {
-        let before = core::mem::replace(&mut self.seen, self.registry.seen());
+        let before = core::mem::replace(&mut self.admission.seen, self.admission.registry.seen());
         self.refuse_flows(&before);
     }
 
     /// Has flows rest that are refused now, and go on that were before.
     pub(super) fn refuse_flows(&mut self, before: &SeenUsers) {
         let is_new = |it: &headwater_acl::Suspended| !before.suspended.contains(it);
-        self.seen.are_new = self.seen.suspended.iter().any(is_new);
+        self.admission.seen.are_new = self.admission.seen.suspended.iter().any(is_new);
         let flows = |it: &&headwater_acl::Suspended| it.kind == DefinitionKind::Flow;
         for flow in before.suspended.iter().filter(flows) {
             self.node.refuse_flow(&flow.name, false);
         }
-        for flow in self.seen.suspended.iter().filter(flows) {
+        for flow in self.admission.seen.suspended.iter().filter(flows) {
             self.node.refuse_flow(&flow.name, true);
         }
     }
@@ -45,7 +45,7 @@ impl Resp {
     /// Renews the rights of all sessions, if users have changed. `false`: the one being served is to end.
     #[inline]
     pub(crate) fn keeps_rights(&mut self, work: &mut Turn<'_>) -> bool {
-        self.registry.version() == self.seen.version || self.renew_rights(work)
+        self.admission.registry.version() == self.admission.seen.version || self.renew_rights(work)
     }
 
     #[cold]
@@ -72,14 +72,14 @@ impl Resp {
 
     /// The same, where none is being served.
     pub(super) fn renew_rights_of_all(&mut self, connections: &mut Connections<Session>) {
-        if self.registry.version() != self.seen.version {
+        if self.admission.registry.version() != self.admission.seen.version {
             self.renew_others(connections);
         }
     }
 
     fn renew_others(&mut self, peers: &mut Connections<Session>) -> Users {
         self.see_users();
-        let users = self.registry.lock().users.clone();
+        let users = self.admission.registry.lock().users.clone();
         let ids: Vec<ConnectionId> =
             peers.iter().filter(|peer| !peer.is_remote()).map(|peer| peer.id).collect();
         for id in ids {
@@ -107,7 +107,7 @@ impl Resp {
     fn lock_out(&mut self, id: ConnectionId, session: &mut Session) {
         session.user = None;
         (session.authenticated, session.unrestricted) = (false, false);
-        self.forget_subscriptions(id, session);
+        self.pushes.forget_subscriptions(id, session);
         self.forget_monitor(id, session);
         self.forget_range_watches(session);
         self.forget_tracking(id, session);
@@ -135,7 +135,7 @@ impl Resp {
         let Some(user) = users.get(&before.name) else {
             return Renewed::Ends("its user is no more");
         };
-        session.unrestricted = user.is_unrestricted() && self.seen.suspended.is_empty();
+        session.unrestricted = user.is_unrestricted() && self.admission.seen.suspended.is_empty();
         session.user = Some(user.clone());
         if session.unrestricted {
             return Renewed::GoesOn(Vec::new());
@@ -162,7 +162,9 @@ impl Resp {
         let may_read = |range: &KeyRange| {
             let need = [Demand::Range { range: range.clone(), access: Access::READ }];
             match user.meets(&need[0]) {
-                Ok(()) => self.suspended_among(&need).map_or(Ok(()), |why| Err(why.to_owned())),
+                Ok(()) => {
+                    self.admission.suspended_among(&need).map_or(Ok(()), |why| Err(why.to_owned()))
+                }
                 Err(denied) => Err(denied.refusal(&user.shown())),
             }
         };
@@ -173,13 +175,14 @@ impl Resp {
                 may_read(&KeyRange::all()).is_ok()
             } else {
                 // Which keys it has read is not asked: it reads again.
-                !has_lost && !self.seen.are_new
+                !has_lost && !self.admission.seen.are_new
             };
             if !may_track {
                 return Renewed::Ends("its user may no longer read what it tracks");
             }
         }
-        let ranges = session.watches.iter().filter_map(|&id| Some((id, self.watched_range(id)?)));
+        let ranges =
+            session.watches.iter().filter_map(|&id| Some((id, self.pushes.watched_range(id)?)));
         let refused = ranges.filter_map(|(id, range)| Some((id, may_read(range).err()?)));
         let refused: Vec<(u32, String)> = refused.collect();
         let is_waiting = matches!(session.waiting.as_deref(), Some(Waiting::Watch(_)));

@@ -5,9 +5,10 @@
 
 use super::client::describe;
 use super::session::Session;
-use super::{Resp, Turn, encoder};
+use super::{ShardService, Turn, encoder};
 use crate::connection::Connection;
 use crate::log::event;
+use crate::resp::parts::Admission;
 use crate::users::reach_of;
 use headwater_acl::{
     AclEvent, AclReason, DefinitionKind, Demand, Denied, Reach, User, demands, key_demands,
@@ -53,46 +54,17 @@ impl From<Denied> for NotAllowed {
     }
 }
 
-impl Resp {
-    /// Begins a session with the rights of `default`, if those need no password.
-    pub(super) fn let_in(&self, session: &mut Session) {
-        let state = self.registry.lock();
-        let user = state.users.default_user();
-        if user.nopass && user.enabled {
-            session.authenticated = true;
-            session.unrestricted = user.is_unrestricted() && state.suspended().is_empty();
-            session.user = Some(user.clone());
-        }
-    }
-
-    /// Logs in whom a certificate names.
-    pub(super) fn log_in_certified(&self, session: &mut Session, peer: SocketAddr) {
-        let Some(certificate) = &session.certificate else { return };
-        match self.registry.user_of_certificate(certificate) {
-            Ok(None) => {}
-            Ok(Some(user)) => {
-                event!(info, "audit", "logged_in", %peer, user = %user.shown().escape_debug(), certificate = %certificate.escape_debug(), "a certificate logged a client in");
-                session.authenticated = true;
-                session.unrestricted = user.is_unrestricted() && self.seen.suspended.is_empty();
-                session.user = Some(user);
-            }
-            Err(name) => {
-                let name = String::from_utf8_lossy(&name);
-                event!(warn, "audit", "refused", %peer, user = %name.escape_debug(), reason = "certificate", "a certificate is of a user who may not log in");
-            }
-        }
-    }
-
+impl ShardService {
     /// A client has given a user's name and password.
     pub(super) fn log_in(&mut self, user: Arc<User>, connection: &mut Connection<Session>) {
         event!(info, "audit", "logged_in", peer = %connection.peer, user = %user.shown().escape_debug(), "a client logged in");
         let session = &mut connection.session;
         session.authenticated = true;
-        session.unrestricted = user.is_unrestricted() && self.seen.suspended.is_empty();
+        session.unrestricted = user.is_unrestricted() && self.admission.seen.suspended.is_empty();
         let before = session.user.replace(user.clone());
         if before.is_some_and(|before| *before != *user) {
             // What it watches, hears and tracks is by the rights of the one it was.
-            self.forget_subscriptions(connection.id, &mut connection.session);
+            self.pushes.forget_subscriptions(connection.id, &mut connection.session);
             self.forget_monitor(connection.id, &mut connection.session);
             self.forget_range_watches(&mut connection.session);
             self.forget_tracking(connection.id, &mut connection.session);
@@ -124,7 +96,7 @@ impl Resp {
         let mut client = String::new();
         describe(connection, self.time.uptime, None, &mut client);
         let now = self.time.wall.0;
-        self.stats.denied[match reason {
+        self.figures.stats.denied[match reason {
             AclReason::Auth => 0,
             AclReason::Command => 1,
             AclReason::Key => 2,
@@ -134,14 +106,14 @@ impl Resp {
             id: 0,
             count: 0,
             reason,
-            in_transaction: connection.session.queue.is_some() || self.executing_queue,
+            in_transaction: connection.session.queue.is_some() || self.waits.executing_queue,
             object: object.to_owned(),
             user: user.to_owned(),
             client: client.trim_end().to_owned(),
             created: now,
             updated: now,
         };
-        self.registry.note(event, self.config.observe.acllog_entries_max)
+        self.admission.registry.note(event, self.settings.config.observe.acllog_entries_max)
     }
 
     /// Whether a request may be executed; if not, that is answered.
@@ -179,9 +151,9 @@ impl Resp {
     /// Answers a request of a transaction that was allowed when it was queued, and is no longer.
     pub(super) fn refuse_queued(&mut self, why: &NotAllowed, args: Args<'_>, work: &mut Turn<'_>) {
         if let (Some(user), Ok(spec)) = (work.connection.session.user.clone(), find(args)) {
-            self.executing_queue = true;
+            self.waits.executing_queue = true;
             self.note_not_allowed(why, spec.full_name, &user, work.connection);
-            self.executing_queue = false;
+            self.waits.executing_queue = false;
         }
         let text = "ACLs rules changed between the moment the transaction was accumulated and the \
             EXEC call. This command is no longer allowed for the following reason:";
@@ -207,7 +179,7 @@ impl Resp {
         let reaches = self.reaches(&command);
         needs.extend(reaches.iter().flat_map(Reach::demands));
         user.check(spec, first, &needs)?;
-        self.look_at_suspended(user, spec, &command, &needs)
+        self.admission.look_at_suspended(user, spec, &command, &needs)
     }
 
     /// What the definitions read and write that a command adds, replaces, drops or drives.
@@ -231,9 +203,65 @@ impl Resp {
             },
             _ => return Vec::new(),
         };
-        let state = self.registry.lock();
+        let state = self.admission.registry.lock();
         let there = state.definitions.get(kind, name).map(|it| it.reach.clone());
         new.map(reach_of).into_iter().chain(there).collect()
+    }
+
+    /// Notes that a request is refused; the text behind `NOPERM`.
+    pub(crate) fn note_not_allowed(
+        &mut self,
+        why: &NotAllowed,
+        command: &str,
+        user: &User,
+        connection: &Connection<Session>,
+    ) -> String {
+        let name = user.shown();
+        let (reason, object, text) = match why {
+            NotAllowed::Denied(denied) => (denied.reason(), denied.object(), denied.refusal(&name)),
+            NotAllowed::Suspended(reason) => (AclReason::Key, command.to_owned(), reason.clone()),
+        };
+        if self.note_refusal(reason, &object, &name, connection) {
+            let reason = reason.word();
+            event!(warn, "audit", "refused", peer = %connection.peer, user = %name.escape_debug(), reason, command, "a client was refused");
+        }
+        text
+    }
+
+    fn refuse(&mut self, why: &NotAllowed, command: &str, user: &User, work: &mut Turn<'_>) {
+        let text = self.note_not_allowed(why, command, user, work.connection);
+        encoder(work).error("NOPERM", format_args!("{text}"));
+    }
+}
+
+impl Admission {
+    /// Begins a session with the rights of `default`, if those need no password.
+    pub(super) fn let_in(&self, session: &mut Session) {
+        let state = self.registry.lock();
+        let user = state.users.default_user();
+        if user.nopass && user.enabled {
+            session.authenticated = true;
+            session.unrestricted = user.is_unrestricted() && state.suspended().is_empty();
+            session.user = Some(user.clone());
+        }
+    }
+
+    /// Logs in whom a certificate names.
+    pub(super) fn log_in_certified(&self, session: &mut Session, peer: SocketAddr) {
+        let Some(certificate) = &session.certificate else { return };
+        match self.registry.user_of_certificate(certificate) {
+            Ok(None) => {}
+            Ok(Some(user)) => {
+                event!(info, "audit", "logged_in", %peer, user = %user.shown().escape_debug(), certificate = %certificate.escape_debug(), "a certificate logged a client in");
+                session.authenticated = true;
+                session.unrestricted = user.is_unrestricted() && self.seen.suspended.is_empty();
+                session.user = Some(user);
+            }
+            Err(name) => {
+                let name = String::from_utf8_lossy(&name);
+                event!(warn, "audit", "refused", %peer, user = %name.escape_debug(), reason = "certificate", "a certificate is of a user who may not log in");
+            }
+        }
     }
 
     /// Whether what a request reads or runs is refused because the rights behind it are gone.
@@ -296,30 +324,5 @@ impl Resp {
             let found = self.seen.suspended.iter().find(|it| it.gives(&range));
             found.map(|it| &*it.reason)
         })
-    }
-
-    /// Notes that a request is refused; the text behind `NOPERM`.
-    pub(crate) fn note_not_allowed(
-        &mut self,
-        why: &NotAllowed,
-        command: &str,
-        user: &User,
-        connection: &Connection<Session>,
-    ) -> String {
-        let name = user.shown();
-        let (reason, object, text) = match why {
-            NotAllowed::Denied(denied) => (denied.reason(), denied.object(), denied.refusal(&name)),
-            NotAllowed::Suspended(reason) => (AclReason::Key, command.to_owned(), reason.clone()),
-        };
-        if self.note_refusal(reason, &object, &name, connection) {
-            let reason = reason.word();
-            event!(warn, "audit", "refused", peer = %connection.peer, user = %name.escape_debug(), reason, command, "a client was refused");
-        }
-        text
-    }
-
-    fn refuse(&mut self, why: &NotAllowed, command: &str, user: &User, work: &mut Turn<'_>) {
-        let text = self.note_not_allowed(why, command, user, work.connection);
-        encoder(work).error("NOPERM", format_args!("{text}"));
     }
 }

@@ -4,14 +4,14 @@
 //! so that an answer takes little memory, however long it is. What else the client is told in the meantime goes behind it.
 
 use super::session::{Sending, Waiting};
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::log::event;
 use crate::service::Stopped;
 use headwater_command::{Args, Command, Data, OwnedArgs};
 use headwater_node::Outcome;
 use headwater_protocol::resp::{decode, find};
 
-impl Resp {
+impl ShardService {
     /// Lets the session go on later with a command about data that has no whole answer yet.
     #[cold]
     pub(super) fn go_on_with(
@@ -25,7 +25,7 @@ impl Resp {
             Outcome::Done => Flow::Next,
             Outcome::Waiting(ticket) => self.wait(data, ticket, args, work),
             Outcome::Unfinished(ticket) => {
-                let since = self.running_since.take().unwrap_or(self.time.uptime);
+                let since = self.waits.running_since.take().unwrap_or(self.time.uptime);
                 let request = OwnedArgs::of(args);
                 self.send_on(Sending { request, ticket, since, begun: false }, work)
             }
@@ -51,7 +51,7 @@ impl Resp {
         if work.connection.ended && !sending.begun {
             return Flow::Close;
         }
-        let most = self.config.clients.command_milliseconds_max;
+        let most = self.settings.config.clients.command_milliseconds_max;
         if !sending.begun && most > 0 && self.time.uptime >= sending.since + most {
             self.refuse_late(most, work);
             return Flow::Next;

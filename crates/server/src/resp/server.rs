@@ -1,7 +1,7 @@
 //! Commands about the server as a whole.
 
 use super::owners::tell_definition;
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::log::event;
 use headwater_command::glob;
 use headwater_command::{Args, ListFilter, Reply, Server, ShutdownOptions, describe, lock_script};
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// DEBUG SLEEP sleeps at most so long: nobody is served meanwhile.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
-impl Resp {
+impl ShardService {
     /// Executes a command about the server as a whole.
     pub(super) fn server(
         &mut self,
@@ -32,10 +32,10 @@ impl Resp {
                 describe::command_getkeys(*request, true, &mut encoder(work));
             }
             Server::Info { sections } => self.info(*sections, work),
-            Server::ConfigGet { patterns } => self.config_get(*patterns, work),
+            Server::ConfigGet { patterns } => self.settings.config_get(*patterns, work),
             Server::ConfigSet { pairs } => self.config_set(*pairs, work),
             Server::ConfigResetStat => {
-                self.stats.reset();
+                self.figures.stats.reset();
                 self.node.engine_mut().reset_counters();
                 self.node.reset_lookups();
                 self.memcached.counts = crate::memcached::Counts::default();
@@ -46,18 +46,18 @@ impl Resp {
                 format_args!("CONFIG REWRITE is not supported: change the configuration file"),
             ),
             Server::Time => time(work),
-            Server::SlowlogGet { count } => return self.slowlog_get(*count, work),
-            Server::SlowlogLen => encoder(work).integer(self.slowlog_len() as i64),
+            Server::SlowlogGet { count } => return self.figures.slowlog_get(*count, work),
+            Server::SlowlogLen => encoder(work).integer(self.figures.slowlog_len() as i64),
             Server::SlowlogReset => {
-                self.slowlog_reset();
+                self.figures.slowlog_reset();
                 encoder(work).ok();
             }
-            Server::LatencyLatest => self.latency_latest(work),
-            Server::LatencyHistory { event } => self.latency_history(event, work),
-            Server::LatencyHistogram { names } => self.latency_histogram(*names, work),
+            Server::LatencyLatest => self.figures.latency_latest(work),
+            Server::LatencyHistory { event } => self.figures.latency_history(event, work),
+            Server::LatencyHistogram { names } => self.figures.latency_histogram(*names, work),
             Server::LatencyDoctor => self.latency_doctor(work),
             Server::LatencyReset { events } => {
-                let count = self.latency_reset(*events);
+                let count = self.figures.latency_reset(*events);
                 encoder(work).integer(count as i64);
             }
             Server::DebugSleep { seconds } => {
@@ -71,7 +71,7 @@ impl Resp {
             }
             Server::DebugProtocol { kind } => example(kind, work),
             Server::MemoryPurge => {
-                self.gauge.purge();
+                self.bound.gauge.purge();
                 encoder(work).ok();
             }
             Server::MemoryDoctor => encoder(work).verbatim(
@@ -88,8 +88,8 @@ impl Resp {
             }
             Server::ScriptFlush => encoder(work).ok(),
             Server::BackupBegin => return self.backup_begin(args, work),
-            Server::BackupRead { backup, shard } => self.backup_read(*backup, *shard, work),
-            Server::BackupEnd { backup } => self.backup_end(*backup, work),
+            Server::BackupRead { backup, shard } => self.stores.backup_read(*backup, *shard, work),
+            Server::BackupEnd { backup } => self.stores.backup_end(*backup, work),
             Server::Monitor => return self.monitor(work),
             Server::Shutdown(options) => return self.shutdown(*options, work),
         }

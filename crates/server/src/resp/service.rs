@@ -1,7 +1,7 @@
 //! The service as the loop sees it.
 
 use super::session::Waiting;
-use super::{Flow, Resp, Session, Turn};
+use super::{Flow, Session, ShardService, Turn};
 use crate::arrival::Arrival;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
@@ -14,14 +14,16 @@ use headwater_engine::{Effect, Value, ValueRef};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-impl Resp {
+impl ShardService {
     /// One connection's turn.
     fn serve_turn(&mut self, mut work: Turn<'_>) -> Served {
         if !self.keeps_rights(&mut work) {
             return Served { consumed: 0, stopped: Stopped::Closing };
         }
-        if (self.exclusive.is_some() || self.quiesces) && self.must_be_blocked(work.connection) {
-            self.blocked_sessions.push(work.connection.id);
+        if (self.waits.exclusive.is_some() || self.waits.quiesces)
+            && self.waits.must_be_blocked(work.connection)
+        {
+            self.waits.blocked_sessions.push(work.connection.id);
             return Served { consumed: 0, stopped: Stopped::Parked };
         }
         self.before_request(&mut work);
@@ -36,7 +38,7 @@ impl Resp {
             let before = work.out.len();
             let flow = self.resume(*waiting, &mut work);
             Self::keep_order(before, &mut work);
-            self.tell_own(&mut work);
+            self.pushes.tell_own(&mut work);
             match flow {
                 Flow::Next => {}
                 Flow::Parked => return Served { consumed: 0, stopped: Self::parked(&mut work) },
@@ -45,46 +47,46 @@ impl Resp {
             if work.connection.is_unplugged() {
                 return Served { consumed: 0, stopped: Stopped::Closing };
             }
-            if self.quiesces && self.must_be_blocked(work.connection) {
+            if self.waits.quiesces && self.waits.must_be_blocked(work.connection) {
                 // What it was allowed to go on with is done.
-                self.blocked_sessions.push(work.connection.id);
+                self.waits.blocked_sessions.push(work.connection.id);
                 return Served { consumed: 0, stopped: Stopped::Parked };
             }
         }
         let mut parser = match work.connection.session.parser.take() {
             Some(parser) => *parser,
-            None => core::mem::take(&mut self.parser),
+            None => core::mem::take(&mut self.parsers.parser),
         };
         let served = self.batch(&mut parser, &mut work);
         self.tell_watchers(&mut work);
-        if self.serves_others {
+        if self.pushes.serves_others {
             self.post_copies();
         }
         self.defer(&mut work);
         if served.stopped == Stopped::Incomplete && served.consumed < work.input.len() {
             work.connection.session.parser = Some(Box::new(parser));
         } else {
-            self.parser = parser;
+            self.parsers.parser = parser;
         }
         served
     }
 }
 
-impl Service for Resp {
+impl Service for ShardService {
     type Session = Session;
 
     fn bounds(&self) -> Bounds {
-        self.bounds
+        self.settings.bounds
     }
 
     fn opened(&mut self, _id: ConnectionId, door: WireProtocol) -> Session {
-        self.stats.connections += 1;
+        self.figures.stats.connections += 1;
         let memcached = match door {
             WireProtocol::Resp => None,
             WireProtocol::Memcached => Some(Box::default()),
         };
         let mut session = Session { memcached, ..Session::default() };
-        self.let_in(&mut session);
+        self.admission.let_in(&mut session);
         session
     }
 
@@ -94,12 +96,12 @@ impl Service for Resp {
     }
 
     fn strangers_max(&self) -> usize {
-        let shards = self.shards.as_ref().map_or(1, |it| usize::from(it.outbox.shards()));
-        (self.config.doors.clients_unauthenticated_max / shards).max(1)
+        let shards = self.others.shards.as_ref().map_or(1, |it| usize::from(it.outbox.shards()));
+        (self.settings.config.doors.clients_unauthenticated_max / shards).max(1)
     }
 
     fn is_late(&self, connection: &Connection<Session>, now: u64) -> bool {
-        let most = self.config.doors.login_seconds_max.saturating_mul(1000);
+        let most = self.settings.config.doors.login_seconds_max.saturating_mul(1000);
         let is_stranger = !connection.session.authenticated && !connection.is_remote();
         let from = connection.since.max(connection.session.login_from);
         most > 0 && is_stranger && now > from + most
@@ -111,18 +113,18 @@ impl Service for Resp {
 
     fn turns_away(&mut self, peer: SocketAddr, door: WireProtocol) -> Option<&'static [u8]> {
         let refusal = self.is_protected_from(peer, door)?;
-        self.stats.connections_refused += 1;
+        self.figures.stats.connections_refused += 1;
         Some(refusal)
     }
 
     fn turn(&mut self, time: Time, clients_bytes: usize) {
         self.time = time;
         self.look_in_time(clients_bytes);
-        self.share_with_clients_of_others(clients_bytes);
-        self.stats.sample(time.uptime);
+        self.bound.share_with_clients_of_others(clients_bytes);
+        self.figures.stats.sample(time.uptime);
         self.node.advance(time.wall);
         self.node.go_on();
-        if let Some(keeping) = &mut self.keeping {
+        if let Some(keeping) = &mut self.stores.keeping {
             keeping.look_for_failure();
         }
         self.flush_in_time();
@@ -132,47 +134,47 @@ impl Service for Resp {
     #[inline]
     fn moved(&mut self, clients_bytes: usize) {
         self.look_if_due(clients_bytes);
-        self.share_with_clients_of_others(clients_bytes);
+        self.bound.share_with_clients_of_others(clients_bytes);
     }
 
     #[inline]
     fn serve(&mut self, work: Turn<'_>) -> Served {
         let served = self.serve_turn(work);
-        self.stats.times.rest();
+        self.figures.stats.times.rest();
         served
     }
 
     #[inline]
     fn received(&mut self, bytes: usize) {
-        self.stats.reads += 1;
-        self.stats.received_bytes += bytes as u64;
+        self.figures.stats.reads += 1;
+        self.figures.stats.received_bytes += bytes as u64;
     }
 
     #[inline]
     fn sent(&mut self, bytes: usize) {
-        self.stats.writes += 1;
-        self.stats.sent_bytes += bytes as u64;
+        self.figures.stats.writes += 1;
+        self.figures.stats.sent_bytes += bytes as u64;
     }
 
     fn set_waker(&mut self, waker: Arc<mio::Waker>) {
-        if let Some(shards) = &self.shards {
+        if let Some(shards) = &self.others.shards {
             shards.outbox.set_waker(waker.clone());
         }
-        self.hub.inbox.set_waker(waker);
+        self.stores.hub.inbox.set_waker(waker);
     }
 
     fn numbers(&self) -> (u64, u64) {
         let of = |shards: &Shards| (u64::from(shards.me.0) + 1, u64::from(shards.outbox.shards()));
-        self.shards.as_deref().map_or((1, 1), of)
+        self.others.shards.as_deref().map_or((1, 1), of)
     }
 
     fn clients(&self, own: usize) -> usize {
         let elsewhere = |shards: &Shards| shards.outbox.clients_elsewhere();
-        own + self.shards.as_deref().map_or(0, elsewhere)
+        own + self.others.shards.as_deref().map_or(0, elsewhere)
     }
 
     fn hand_on(&mut self, arrival: Arrival) -> Option<Arrival> {
-        let Some(shards) = &mut self.shards else { return Some(arrival) };
+        let Some(shards) = &mut self.others.shards else { return Some(arrival) };
         let to = shards.outbox.least_busy();
         if to == shards.me {
             return Some(arrival);
@@ -182,9 +184,9 @@ impl Service for Resp {
     }
 
     fn take_clients(&mut self) -> Vec<Arrival> {
-        let mut clients = core::mem::take(&mut self.new_clients);
+        let mut clients = core::mem::take(&mut self.admission.new_clients);
         if self.may_accept() {
-            for arrival in self.entrance.arrivals.take() {
+            for arrival in self.admission.entrance.arrivals.take() {
                 clients.extend(self.hand_on(arrival));
             }
         }
@@ -193,7 +195,7 @@ impl Service for Resp {
 
     fn identified(&mut self, session: &mut Session, name: String, peer: SocketAddr) {
         session.certificate = Some(name.into());
-        self.log_in_certified(session, peer);
+        self.admission.log_in_certified(session, peer);
     }
 
     fn reload(&mut self) {
@@ -217,7 +219,8 @@ impl Service for Resp {
     }
 
     fn hung_up(&mut self, connection: &mut Connection<Session>) {
-        let (Some(shards), Some(pending)) = (&mut self.shards, connection.session.pending()) else {
+        let (Some(shards), Some(pending)) = (&mut self.others.shards, connection.session.pending())
+        else {
             return;
         };
         for at in pending.used() {
@@ -228,23 +231,23 @@ impl Service for Resp {
 
     #[inline]
     fn is_behind(&self, connection: &mut Connection<Session>) -> bool {
-        connection.is_remote() && self.is_behind_with_replies(connection)
+        connection.is_remote() && self.others.is_behind_with_replies(connection)
     }
 
     fn take_remote_answers(&mut self, connection: &mut Connection<Session>) {
-        self.post_replies(connection);
+        self.others.post_replies(connection);
     }
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
         self.renew_rights_of_all(connections);
         self.begin_later_rounds();
-        self.gauge.begin_command();
+        self.bound.gauge.begin_command();
         self.take_late_loads();
         self.take_messages(connections);
         self.lapse_locks(connections);
         self.begin_redoing();
         self.send_deferred(connections);
-        self.wake_crowded(connections);
+        self.others.wake_crowded(connections);
         self.wake_late(connections);
         self.take_news(connections);
         self.run_flows(connections);
@@ -253,19 +256,19 @@ impl Service for Resp {
         self.tell_all_watchers(connections);
         loop {
             let effects = self.take_effects();
-            self.wake_settled(connections);
+            self.others.wake_settled(connections);
             if effects.is_empty() {
                 break;
             }
             for effect in effects {
                 match effect {
-                    Effect::Wake(ticket) => match self.tickets.remove(&ticket) {
+                    Effect::Wake(ticket) => match self.waits.tickets.remove(&ticket) {
                         Some(id) => connections.wake(id),
                         None => self.go_on_watching(ticket, None, connections),
                     },
                     Effect::Fail { ticket, error } => {
-                        if let Some(id) = self.tickets.remove(&ticket) {
-                            self.failures.insert(id, error);
+                        if let Some(id) = self.waits.tickets.remove(&ticket) {
+                            self.waits.failures.insert(id, error);
                             connections.wake(id);
                         } else {
                             self.go_on_watching(ticket, Some(&error), connections);
@@ -274,7 +277,7 @@ impl Service for Resp {
                     Effect::Load { fetch, source, range, portion } => {
                         self.ask_load(fetch, &source, &range, portion);
                     }
-                    Effect::Unfollow { source, range } => self.hub.unfollow(&source, &range),
+                    Effect::Unfollow { source, range } => self.stores.hub.unfollow(&source, &range),
                     Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {
                         unreachable!("shards deal with it among themselves")
                     } // Nothing lives elsewhere without a placement.
@@ -285,8 +288,8 @@ impl Service for Resp {
         self.tell_trackers(connections);
         self.tell_keyspace_events(connections);
         self.look_at_quiescing(connections);
-        if self.exclusive.is_none() && !self.quiesces {
-            for id in self.blocked_sessions.drain(..) {
+        if self.waits.exclusive.is_none() && !self.waits.quiesces {
+            for id in self.waits.blocked_sessions.drain(..) {
                 connections.wake(id);
             }
         }
@@ -294,20 +297,23 @@ impl Service for Resp {
 
     #[inline]
     fn durable_writes(&self) -> DurableWrites {
-        self.keeping.as_ref().map_or_else(DurableWrites::default, EmbeddedStore::durable_writes)
+        self.stores
+            .keeping
+            .as_ref()
+            .map_or_else(DurableWrites::default, EmbeddedStore::durable_writes)
     }
 
     #[inline]
     fn may_accept(&self) -> bool {
-        !self.is_redoing()
+        !self.others.is_redoing()
     }
 
     fn may_sleep(&mut self) -> bool {
-        self.shards.as_ref().is_none_or(|shards| shards.outbox.may_sleep())
+        self.others.shards.as_ref().is_none_or(|shards| shards.outbox.may_sleep())
     }
 
     fn awoke(&mut self) {
-        if let Some(shards) = &self.shards {
+        if let Some(shards) = &self.others.shards {
             shards.outbox.awoke();
         }
     }
@@ -315,7 +321,7 @@ impl Service for Resp {
     #[inline]
     fn end_turn(&mut self) {
         self.look_at_records();
-        if let Some(keeping) = &self.keeping {
+        if let Some(keeping) = &self.stores.keeping {
             self.node.end_turn();
             let told = keeping.end_turn();
             self.end_flow_batch(told);
@@ -324,20 +330,20 @@ impl Service for Resp {
 
     #[inline]
     fn send_messages(&mut self) {
-        if let Some(shards) = &mut self.shards {
+        if let Some(shards) = &mut self.others.shards {
             shards.post_packets();
             shards.outbox.send();
         }
     }
 
     fn settle(&mut self) {
-        if let Some(keeping) = &self.keeping {
+        if let Some(keeping) = &self.stores.keeping {
             keeping.settle();
         }
     }
 
     fn is_idle(&self, connection: &Connection<Session>, now: u64) -> bool {
-        let most = self.config.clients.idle_seconds_max.saturating_mul(1000);
+        let most = self.settings.config.clients.idle_seconds_max.saturating_mul(1000);
         let session = &connection.session;
         let may_be_silent = session.is_subscriber()
             || session.monitors
@@ -348,9 +354,9 @@ impl Service for Resp {
 
     fn output_bytes_max(&self, session: &Session) -> usize {
         if session.subscriptions.is_some() || session.monitors {
-            self.lowered.clients.pubsub_output_bytes_max
+            self.settings.lowered.clients.pubsub_output_bytes_max
         } else {
-            self.lowered.clients.output_bytes_max
+            self.settings.lowered.clients.output_bytes_max
         }
     }
 
@@ -359,7 +365,7 @@ impl Service for Resp {
     }
 
     fn clients_bytes_max(&self) -> usize {
-        self.clients_bytes_max
+        self.bound.clients_bytes_max
     }
 
     fn may_end(session: &Session) -> bool {
@@ -376,7 +382,7 @@ impl Service for Resp {
     }
 
     fn evicted_client(&mut self) {
-        self.stats.clients_evicted += 1;
+        self.figures.stats.clients_evicted += 1;
     }
 
     fn no_owner(&self, session: &Session) -> &'static [u8] {
@@ -387,7 +393,7 @@ impl Service for Resp {
     }
 
     fn refusal(&mut self, door: WireProtocol) -> &'static [u8] {
-        self.stats.connections_refused += 1;
+        self.figures.stats.connections_refused += 1;
         match door {
             WireProtocol::Resp => b"-ERR max number of clients reached\r\n",
             WireProtocol::Memcached => memcached::REFUSAL,
@@ -404,7 +410,7 @@ impl Service for Resp {
 
     fn closed(&mut self, connection: &mut Connection<Session>) {
         let id = connection.id;
-        self.forget_subscriptions(id, &mut connection.session);
+        self.pushes.forget_subscriptions(id, &mut connection.session);
         self.forget_monitor(id, &mut connection.session);
         self.forget_backup(id, &mut connection.session);
         self.forget_range_watches(&mut connection.session);
@@ -417,22 +423,22 @@ impl Service for Resp {
         } else if let Some(Waiting::Blocked(blocked)) = connection.session.waiting.as_deref() {
             self.forget_blocked(id, blocked);
         } else if connection.session.is_waiting() {
-            self.hub.forget(id);
+            self.stores.hub.forget(id);
             if let Some(Waiting::Data(postponed)) = connection.session.waiting.as_deref() {
                 self.node.engine_mut().forget_ticket(postponed.ticket);
-                self.blocking.forget(id);
+                self.waits.blocking.forget(id);
             } else if let Some(Waiting::Sending(sending)) = connection.session.waiting.as_deref() {
                 self.node.engine_mut().forget_ticket(sending.ticket);
             }
-            self.tickets.retain(|_, waiting| *waiting != id);
-            self.failures.remove(&id);
+            self.waits.tickets.retain(|_, waiting| *waiting != id);
+            self.waits.failures.remove(&id);
         }
-        if self.exclusive == Some(id) {
-            self.exclusive = None;
+        if self.waits.exclusive == Some(id) {
+            self.waits.exclusive = None;
             self.end_transaction();
         }
         self.forget_asker(connection);
-        self.part(id, &mut connection.session);
+        self.others.part(id, &mut connection.session);
     }
 
     fn is_over(&self, session: &Session) -> bool {
@@ -446,16 +452,18 @@ impl Service for Resp {
     fn deadline(&self) -> Option<u64> {
         // A thread compiles beside the loop, and has no way to wake it.
         let loading = self.node.engine().is_loading_functions().then(|| self.time.uptime + 1);
-        let (blocking, sources) = (self.blocking.next_deadline(), self.hub.next_deadline());
+        let (blocking, sources) =
+            (self.waits.blocking.next_deadline(), self.stores.hub.next_deadline());
         let flows = self.flows_deadline();
-        let deferred = self.shards.as_ref().and_then(|shards| shards.deferred.front());
+        let deferred = self.others.shards.as_ref().and_then(|shards| shards.deferred.front());
         let deferred = deferred.map(|(_, since)| since + DEFERRED_FOR);
-        let crowded = self.is_any_crowded().then_some(self.time.uptime + 1);
-        let late_loads = (!self.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
+        let crowded = self.others.is_any_crowded().then_some(self.time.uptime + 1);
+        let late_loads =
+            (!self.waits.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
         let engine = self.node.engine();
         let goes_on = engine.goes_on() || engine.has_keyspace_events();
         let goes_on = goes_on.then_some(self.time.uptime);
-        let lapses = self.shards.as_ref().is_some_and(|shards| shards.locks.may_lapse());
+        let lapses = self.others.shards.as_ref().is_some_and(|shards| shards.locks.may_lapse());
         let lapses = lapses.then_some(self.time.uptime);
         let loading = goes_on.or(lapses).or(loading).or(crowded);
         blocking
@@ -473,6 +481,6 @@ impl Service for Resp {
     }
 
     fn stopped(&mut self) {
-        self.stop_all();
+        self.others.stop_all();
     }
 }

@@ -1,8 +1,9 @@
 //! SLOWLOG and LATENCY: which commands took long.
 
 use super::stats::all_specs;
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::log::event;
+use crate::resp::parts::Figures;
 use headwater_base::Millis;
 use headwater_base::text::redact_words;
 use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec};
@@ -174,7 +175,7 @@ fn shortened(arg: &[u8]) -> Vec<u8> {
     short
 }
 
-impl Resp {
+impl ShardService {
     /// Remembers a command that took `micros`.
     #[cold]
     pub(super) fn note_slow(
@@ -191,7 +192,7 @@ impl Resp {
         self.note_slow_words(micros, spec.flags.has(Flags::FAST), &told, words, work);
     }
 
-    /// As [`Resp::note_slow`], of a request with these words, if they are to be remembered.
+    /// As [`ShardService::note_slow`], of a request with these words, if they are to be remembered.
     #[cold]
     pub(crate) fn note_slow_words(
         &mut self,
@@ -201,11 +202,11 @@ impl Resp {
         words: Option<&[&[u8]]>,
         work: &Turn<'_>,
     ) {
-        let observe = &self.config.observe;
+        let observe = &self.settings.config.observe;
         let at = work.time.wall;
         let millis = micros / 1000;
         if observe.latency_milliseconds_min > 0 && millis >= observe.latency_milliseconds_min {
-            self.slowlog.slow.with(|slow| slow.spike(usize::from(is_fast), at, millis));
+            self.figures.slowlog.slow.with(|slow| slow.spike(usize::from(is_fast), at, millis));
         }
         let slow = u64::try_from(observe.slowlog_microseconds_min).is_ok_and(|min| micros >= min);
         if slow {
@@ -213,7 +214,7 @@ impl Resp {
             event!(info, "slow", "slow_command", command, keys, micros, %peer, "a command took long");
         }
         let Some(words) = words.filter(|_| slow && observe.slowlog_entries_max > 0) else { return };
-        self.slowlog.slow.with(|slow| {
+        self.figures.slowlog.slow.with(|slow| {
             slow.entries.push_back(Entry {
                 id: slow.next_id,
                 at,
@@ -227,6 +228,37 @@ impl Resp {
         });
     }
 
+    /// LATENCY DOCTOR.
+    pub(super) fn latency_doctor(&self, work: &mut Turn<'_>) {
+        let least = self.settings.config.observe.latency_milliseconds_min;
+        let spikes = self.figures.slowlog.slow.with(|slow| {
+            let told = slow.spikes.iter().enumerate().filter(|(_, spikes)| !spikes.is_empty());
+            let told = told.map(|(event, spikes)| {
+                let sum: u64 = spikes.iter().map(|(_, millis)| millis).sum();
+                let (name, count, worst) = (EVENTS[event], spikes.len(), slow.worst[event]);
+                let mean = sum / count as u64;
+                format!("{name}: {count} spikes, mean {mean} ms, worst {worst} ms.\n")
+            });
+            told.collect::<Vec<_>>().concat()
+        });
+        let text = match (least, spikes.is_empty()) {
+            (0, _) => String::from(
+                "Spikes are not noted: CONFIG SET latency-monitor-threshold <milliseconds> begins it.\n",
+            ),
+            (_, true) => {
+                format!("No command took {least} ms or more since the last LATENCY RESET.\n")
+            }
+            (_, false) => format!(
+                "{spikes}SLOWLOG GET shows the commands, LATENCY HISTOGRAM how the times of each kind are spread. \
+                 EXPLAIN says what a read of a join has to compute; \
+                 slice-rows bounds what one command keeps others waiting for.\n"
+            ),
+        };
+        encoder(work).verbatim(*b"txt", text.as_bytes());
+    }
+}
+
+impl Figures {
     /// SLOWLOG GET.
     pub(super) fn slowlog_get(&self, count: Option<u64>, work: &mut Turn<'_>) -> Flow {
         let count = count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
@@ -291,35 +323,6 @@ impl Resp {
                 out.integer(millis as i64);
             }
         });
-    }
-
-    /// LATENCY DOCTOR.
-    pub(super) fn latency_doctor(&self, work: &mut Turn<'_>) {
-        let least = self.config.observe.latency_milliseconds_min;
-        let spikes = self.slowlog.slow.with(|slow| {
-            let told = slow.spikes.iter().enumerate().filter(|(_, spikes)| !spikes.is_empty());
-            let told = told.map(|(event, spikes)| {
-                let sum: u64 = spikes.iter().map(|(_, millis)| millis).sum();
-                let (name, count, worst) = (EVENTS[event], spikes.len(), slow.worst[event]);
-                let mean = sum / count as u64;
-                format!("{name}: {count} spikes, mean {mean} ms, worst {worst} ms.\n")
-            });
-            told.collect::<Vec<_>>().concat()
-        });
-        let text = match (least, spikes.is_empty()) {
-            (0, _) => String::from(
-                "Spikes are not noted: CONFIG SET latency-monitor-threshold <milliseconds> begins it.\n",
-            ),
-            (_, true) => {
-                format!("No command took {least} ms or more since the last LATENCY RESET.\n")
-            }
-            (_, false) => format!(
-                "{spikes}SLOWLOG GET shows the commands, LATENCY HISTOGRAM how the times of each kind are spread. \
-                 EXPLAIN says what a read of a join has to compute; \
-                 slice-rows bounds what one command keeps others waiting for.\n"
-            ),
-        };
-        encoder(work).verbatim(*b"txt", text.as_bytes());
     }
 
     /// LATENCY HISTOGRAM: the named commands, those within a container with it, or all.

@@ -5,11 +5,13 @@
 
 use super::entrance::terms;
 use super::session::{Session, Waiting};
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::config::{Config, ConfigError};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
+use crate::resp::parts::Stores;
+use crate::resp::parts::Waits;
 use crate::sources::{Answer, Asked, Hub, Tag, Told};
 use headwater_base::source::{Change, FetchId, Health, Loaded, News, Portion, Position, Written};
 use headwater_base::{KeyRange, Shard};
@@ -89,10 +91,10 @@ fn bytes_loaded(answer: &Result<Loaded, String>, engine: &Engine) -> usize {
     step * looked_at.map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES).sum::<usize>()
 }
 
-impl Resp {
+impl ShardService {
     /// Until when something that is asked now may be waited for.
     pub(super) fn patience(&self) -> u64 {
-        self.time.uptime + self.config.sources.source_milliseconds_max
+        self.time.uptime + self.settings.config.sources.source_milliseconds_max
     }
 
     /// Passes a load on to its source.
@@ -103,16 +105,16 @@ impl Resp {
         range: &KeyRange,
         portion: Portion,
     ) {
-        if let Err(text) = self.hub.load(source, fetch, (range, portion), self.patience()) {
+        if let Err(text) = self.stores.hub.load(source, fetch, (range, portion), self.patience()) {
             self.node.engine_mut().loaded(fetch, Err(text));
         }
     }
 
     /// Takes what sources have told since the last turn, and gives up what is late.
     pub(super) fn take_news(&mut self, connections: &mut Connections<Session>) {
-        for (tag, told) in self.hub.inbox.take() {
+        for (tag, told) in self.stores.hub.inbox.take() {
             let source = &*tag.name;
-            match self.hub.recognize(&tag) {
+            match self.stores.hub.recognize(&tag) {
                 Some(true) => {
                     self.settle_late_loads(source);
                     self.node.engine_mut().source_forget(source);
@@ -131,7 +133,7 @@ impl Resp {
                 }
                 Told::News(news) => news,
             };
-            let session = self.hub.settle(source, &news);
+            let session = self.stores.hub.settle(source, &news);
             if let News::Written { request, answer } = &news
                 && self.flow_wrote(*request, answer.clone().map(drop))
             {
@@ -150,8 +152,8 @@ impl Resp {
                     if let (Some(id), Err(Stop::Wait(ticket))) =
                         (session, engine.await_position(source, position))
                     {
-                        self.tickets.insert(ticket, id);
-                        self.hub.expect_reach(source, id, self.patience());
+                        self.waits.tickets.insert(ticket, id);
+                        self.stores.hub.expect_reach(source, id, self.patience());
                         continue;
                     }
                 }
@@ -164,8 +166,8 @@ impl Resp {
                 connections.wake(id);
             }
         }
-        for late in self.hub.take_late(self.time.uptime) {
-            let most = self.config.sources.source_milliseconds_max;
+        for late in self.stores.hub.take_late(self.time.uptime) {
+            let most = self.settings.config.sources.source_milliseconds_max;
             let message = format!("no answer within {most} ms (source-milliseconds-max)");
             match late.asked {
                 Asked::Load(fetch) => self.node.engine_mut().loaded(fetch, Err(message)),
@@ -173,23 +175,23 @@ impl Resp {
                     if self.flow_wrote(request, Err(message.clone())) {
                         continue;
                     }
-                    if let Some(id) = self.hub.session_of(request) {
-                        self.fail(&late.source, id, message, connections);
+                    if let Some(id) = self.stores.hub.session_of(request) {
+                        self.waits.fail(&late.source, id, message, connections);
                     }
                 }
                 Asked::Reach(id) => {
                     let message = format!(
                         "the position is not reached within {most} ms (source-milliseconds-max)"
                     );
-                    self.tickets.retain(|ticket, waiting| {
+                    self.waits.tickets.retain(|ticket, waiting| {
                         let waits = *waiting == id;
                         if waits {
                             self.node.engine_mut().forget_position(*ticket);
                         }
                         !waits
                     });
-                    self.hub.take_answer(id);
-                    self.fail(&late.source, id, message, connections);
+                    self.stores.hub.take_answer(id);
+                    self.waits.fail(&late.source, id, message, connections);
                 }
             }
         }
@@ -202,46 +204,34 @@ impl Resp {
         let bytes = own.map(bytes_of).sum();
         engine.make_room(bytes);
         engine.changed(&tag.name, position, changes);
-        let me = self.shards.as_ref().map_or(Shard(0), |shards| shards.me);
+        let me = self.others.shards.as_ref().map_or(Shard(0), |shards| shards.me);
         tag.reach(me, position);
-    }
-
-    fn fail(
-        &mut self,
-        source: &str,
-        id: ConnectionId,
-        message: String,
-        connections: &mut Connections<Session>,
-    ) {
-        let error = EngineError::SourceFailed { source: source.to_owned(), message };
-        self.failures.insert(id, error);
-        connections.wake(id);
     }
 
     /// Takes a load's answer. Where there is no room for it yet, but a store is about to give some back, it waits.
     fn take_loaded(&mut self, source: &str, fetch: FetchId, answer: Result<Loaded, String>) {
-        self.gauge.begin_postponable(0);
+        self.bound.gauge.begin_postponable(0);
         let bytes = bytes_loaded(&answer, self.node.engine());
         let fits = self.node.engine_mut().make_room(bytes);
-        if fits || !self.gauge.gains_soon() {
-            self.gauge.begin_command();
+        if fits || !self.bound.gauge.gains_soon() {
+            self.bound.gauge.begin_command();
             return self.give_loaded(source, fetch, answer, fits);
         }
-        self.gauge.begin_command();
+        self.bound.gauge.begin_command();
         let (source, since) = (source.to_owned(), self.time.uptime);
-        self.late_loads.push_back(LateLoad { source, fetch, answer, since });
+        self.waits.late_loads.push_back(LateLoad { source, fetch, answer, since });
     }
 
     /// Tries again what there was no room for.
     pub(super) fn take_late_loads(&mut self) {
-        while let Some(late) = self.late_loads.pop_front() {
-            self.gauge.begin_postponable(self.time.uptime.saturating_sub(late.since));
+        while let Some(late) = self.waits.late_loads.pop_front() {
+            self.bound.gauge.begin_postponable(self.time.uptime.saturating_sub(late.since));
             let bytes = bytes_loaded(&late.answer, self.node.engine());
             let fits = self.node.engine_mut().make_room(bytes);
-            let comes = self.gauge.gains_soon();
-            self.gauge.begin_command();
+            let comes = self.bound.gauge.gains_soon();
+            self.bound.gauge.begin_command();
             if !fits && comes {
-                self.late_loads.push_front(late);
+                self.waits.late_loads.push_front(late);
                 return;
             }
             self.give_loaded(&late.source, late.fetch, late.answer, fits);
@@ -250,13 +240,13 @@ impl Resp {
 
     /// Passes on what waits for room of a source of which something is about to be forgotten: it came before that.
     fn settle_late_loads(&mut self, source: &str) {
-        let (these, others) = core::mem::take(&mut self.late_loads)
+        let (these, others) = core::mem::take(&mut self.waits.late_loads)
             .into_iter()
             .partition(|late| late.source == source);
-        self.late_loads = others;
+        self.waits.late_loads = others;
         let these: VecDeque<LateLoad> = these;
         for late in these {
-            self.gauge.begin_command();
+            self.bound.gauge.begin_command();
             let bytes = bytes_loaded(&late.answer, self.node.engine());
             let fits = self.node.engine_mut().make_room(bytes);
             self.give_loaded(&late.source, late.fetch, late.answer, fits);
@@ -274,7 +264,7 @@ impl Resp {
     ) {
         let found = answer.is_ok();
         let known = answer.as_ref().ok().and_then(|loaded| loaded.known.clone());
-        let load = self.hub.take_load(fetch);
+        let load = self.stores.hub.take_load(fetch);
         let waited = load.as_ref().is_none_or(|(_, waited)| *waited);
         let answer = if !waited {
             Err(String::new())
@@ -289,7 +279,7 @@ impl Resp {
             && answer.is_err()
         {
             // What the answer is not of is not followed.
-            self.hub.unfollow(source, known.as_ref().unwrap_or(&range));
+            self.stores.hub.unfollow(source, known.as_ref().unwrap_or(&range));
         }
         if waited {
             self.node.engine_mut().loaded(fetch, answer);
@@ -306,12 +296,12 @@ impl Resp {
             }
             Data::Strings(
                 Strings::Set { key, .. } | Strings::SetNx { key, .. } | Strings::GetSet { key, .. },
-            ) => self.hub.through(key).is_some(),
+            ) => self.stores.hub.through(key).is_some(),
             Data::Strings(Strings::MSet { pairs }) => {
-                pairs.pairs().any(|(key, _)| self.hub.through(key).is_some())
+                pairs.pairs().any(|(key, _)| self.stores.hub.through(key).is_some())
             }
             Data::Keys(Keys::Del { keys }) => {
-                keys.iter().any(|key| self.hub.through(key).is_some())
+                keys.iter().any(|key| self.stores.hub.through(key).is_some())
             }
             _ => false,
         }
@@ -335,7 +325,7 @@ impl Resp {
                 let at = read.at.unwrap_or_default();
                 let done = match self.reach(at, args, work) {
                     Ok(None) => {
-                        if let Some(shards) = &mut self.shards {
+                        if let Some(shards) = &mut self.others.shards {
                             // Who has asked knows from when on others show what came up to here.
                             let position = shards.peers.stamp();
                             work.connection.session.positions.reach(shards.me, position);
@@ -347,7 +337,7 @@ impl Resp {
                     Err(error) => Err(error),
                 };
                 if !matches!(done, Ok(Flow::Parked)) || work.connection.session.is_sending() {
-                    self.hub.forget_named(work.connection.id);
+                    self.stores.hub.forget_named(work.connection.id);
                 }
                 done
             }
@@ -372,18 +362,18 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Result<Option<Flow>, String> {
-        let (source, position) = self.hub.name_position(work.connection.id, at)?;
-        if self.hub.is_another(&source) {
+        let (source, position) = self.stores.hub.name_position(work.connection.id, at)?;
+        if self.stores.hub.is_another(&source) {
             self.node.engine_mut().source_forget(&source);
         }
         match self.node.engine_mut().await_position(&source, position) {
             Ok(()) => {
-                self.hub.take_answer(work.connection.id);
+                self.stores.hub.take_answer(work.connection.id);
                 Ok(None)
             }
             Err(Stop::Failed(error)) => Err(error.to_string()),
             Err(Stop::Wait(ticket)) => {
-                self.hub.expect_reach(&source, work.connection.id, self.patience());
+                self.stores.hub.expect_reach(&source, work.connection.id, self.patience());
                 Ok(Some(self.park(ticket, args, work)))
             }
         }
@@ -398,13 +388,13 @@ impl Resp {
     ) -> Result<Flow, String> {
         let id = work.connection.id;
         let (source, changes) = self.changes_through(data)?;
-        let Some(Answer::Written(answer)) = self.hub.take_answer(id) else {
-            if self.executing_queue {
+        let Some(Answer::Written(answer)) = self.stores.hub.take_answer(id) else {
+            if self.waits.executing_queue {
                 return Err(format!(
                     "writes through to source '{source}' cannot be in a transaction"
                 ));
             }
-            self.hub.write(&source, id, self.patience(), &changes)?;
+            self.stores.hub.write(&source, id, self.patience(), &changes)?;
             return Ok(self.await_answer(args, work));
         };
         let written = answer.map_err(|text| format!("source '{source}': {text}"))?;
@@ -418,7 +408,7 @@ impl Resp {
     /// What a command changes at a source, and which one that is.
     pub(super) fn changes_through(&self, data: &Data<'_>) -> Result<(String, Vec<Change>), String> {
         let changes = changes_of(data)?;
-        let mut names = changes.iter().map(|change| self.hub.through(&change.key));
+        let mut names = changes.iter().map(|change| self.stores.hub.through(&change.key));
         let source = names.next().flatten().unwrap_or_default().to_owned();
         if source.is_empty() || names.any(|name| name != Some(&source)) {
             return Err(String::from(
@@ -443,7 +433,7 @@ impl Resp {
         let done = match *command {
             Sources::Add { name, kind, url } => {
                 let terms = self.terms_of_clients();
-                self.hub.add(name, kind, url, &terms).map(|()| {
+                self.stores.hub.add(name, kind, url, &terms).map(|()| {
                     event!(
                         info,
                         "sources",
@@ -456,13 +446,13 @@ impl Resp {
                     Flow::Next
                 })
             }
-            Sources::Drop { name } => self.hub.drop_source(name).map(|()| {
+            Sources::Drop { name } => self.stores.hub.drop_source(name).map(|()| {
                 event!(info, "sources", "source_dropped", source = name, "a source was dropped");
                 encoder(work).ok();
                 Flow::Next
             }),
             Sources::List => {
-                self.list_sources(work);
+                self.stores.list_sources(work);
                 Ok(Flow::Next)
             }
             Sources::Info { name } => self.source_info(name, work).map(|()| Flow::Next),
@@ -474,28 +464,9 @@ impl Resp {
         })
     }
 
-    fn list_sources(&mut self, work: &mut Turn<'_>) {
-        let sources = self.hub.list();
-        let mut reply = encoder(work);
-        reply.array(sources.len());
-        for source in &sources {
-            reply.map(4);
-            let pairs = [
-                ("name", &*source.name),
-                ("kind", &source.kind),
-                ("url", &source.url),
-                ("state", state(&source.health)),
-            ];
-            for (title, text) in pairs {
-                reply.bulk(title.as_bytes());
-                reply.bulk(text.as_bytes());
-            }
-        }
-    }
-
     /// What is known of a source, as names and values.
     pub(super) fn source_facts(&self, name: &str) -> Option<Vec<(String, String)>> {
-        let source = self.hub.list().into_iter().find(|source| source.name == name)?;
+        let source = self.stores.hub.list().into_iter().find(|source| source.name == name)?;
         let mut facts: Vec<(String, String)> = Vec::new();
         let mut add = |title: &str, text: String| facts.push((title.to_owned(), text));
         add("name", source.name);
@@ -510,7 +481,7 @@ impl Resp {
         add("ranges-loaded", report.loaded.to_string());
         add("ranges-loading", report.loading.to_string());
         add("keys", report.keys.to_string());
-        for (title, text) in self.hub.facts(name) {
+        for (title, text) in self.stores.hub.facts(name) {
             add(title, text);
         }
         Some(facts)
@@ -535,14 +506,49 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Result<Flow, String> {
         let id = work.connection.id;
-        let Some(Answer::Position(answer)) = self.hub.take_answer(id) else {
-            self.hub.position(name, id, self.patience())?;
+        let Some(Answer::Position(answer)) = self.stores.hub.take_answer(id) else {
+            self.stores.hub.position(name, id, self.patience())?;
             return Ok(self.await_answer(args, work));
         };
         let position = answer.map_err(|text| format!("source '{name}': {text}"))?;
-        let text = self.hub.show(name, position);
+        let text = self.stores.hub.show(name, position);
         encoder(work).bulk(text.as_bytes());
         Ok(Flow::Next)
+    }
+}
+
+impl Waits {
+    fn fail(
+        &mut self,
+        source: &str,
+        id: ConnectionId,
+        message: String,
+        connections: &mut Connections<Session>,
+    ) {
+        let error = EngineError::SourceFailed { source: source.to_owned(), message };
+        self.failures.insert(id, error);
+        connections.wake(id);
+    }
+}
+
+impl Stores {
+    fn list_sources(&mut self, work: &mut Turn<'_>) {
+        let sources = self.hub.list();
+        let mut reply = encoder(work);
+        reply.array(sources.len());
+        for source in &sources {
+            reply.map(4);
+            let pairs = [
+                ("name", &*source.name),
+                ("kind", &source.kind),
+                ("url", &source.url),
+                ("state", state(&source.health)),
+            ];
+            for (title, text) in pairs {
+                reply.bulk(title.as_bytes());
+                reply.bulk(text.as_bytes());
+            }
+        }
     }
 }
 

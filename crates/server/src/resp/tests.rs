@@ -5,7 +5,7 @@ mod kept;
 mod sourced;
 mod sourced_shards;
 
-use super::{Resp, Session};
+use super::{Session, ShardService};
 use crate::config::Config;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
@@ -17,7 +17,7 @@ use headwater_protocol::Held;
 
 /// A service with a table `x` whose data is elsewhere, and two connections.
 struct Stage {
-    service: Resp,
+    service: ShardService,
     connections: Connections<Session>,
     ids: Vec<ConnectionId>,
 }
@@ -37,7 +37,7 @@ impl Stage {
     }
 
     fn made(config: Config, door: WireProtocol) -> Self {
-        let mut service = Resp::new(config, None, None).unwrap();
+        let mut service = ShardService::new(config, None, None).unwrap();
         let options = TableOptions { source: Some(String::from("far")), ..TableOptions::default() };
         service.node_mut().engine_mut().table_set(b"x", &options).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -243,7 +243,7 @@ fn a_stream_comes_back_from_disk_and_a_restart_finds_none() {
         assert_eq!(stage.serve(0, &format!("{line}\r\n")).0, ":1 ");
     }
     assert!(
-        Resp::new(config.clone(), None, None)
+        ShardService::new(config.clone(), None, None)
             .is_err_and(|error| error.to_string().contains("spill-dir"))
     );
     drop(stage);

@@ -6,7 +6,7 @@
 
 use super::bound::QueueRoom;
 use super::session::{Queue, Session, Waiting};
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
 use headwater_engine::{Stop, Ticket};
 use headwater_protocol::resp::{decode, find};
@@ -15,7 +15,7 @@ use headwater_protocol::resp::{decode, find};
 /// another one has brought, its requests wait one by one.
 const LOOKS_MAX: u32 = 100;
 
-impl Resp {
+impl ShardService {
     /// Executes a command about transactions.
     pub(super) fn transaction(
         &mut self,
@@ -57,7 +57,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Flow {
         let has_room = self.has_room_to_queue(args, work);
-        let clients = &self.lowered.clients;
+        let clients = &self.settings.lowered.clients;
         let Some(queue) = &mut work.connection.session.queue else {
             return Flow::Next;
         };
@@ -91,7 +91,7 @@ impl Resp {
     fn watch(&mut self, keys: Args<'_>, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         let session = &mut work.connection.session;
         let before = session.watched.len();
-        let most = self.config.clients.watched_keys_max;
+        let most = self.settings.config.clients.watched_keys_max;
         for key in keys.iter() {
             if session.watched.iter().any(|(watched, _)| watched == key) {
                 continue;
@@ -218,7 +218,7 @@ impl Resp {
         next: usize,
         work: &mut Turn<'_>,
     ) -> Flow {
-        self.exclusive = None;
+        self.waits.exclusive = None;
         let mut flow = Flow::Next;
         for at in next..queue.requests.len() {
             let args = queue.requests[at].args();
@@ -230,13 +230,13 @@ impl Resp {
                 // It was found when it was queued, and commands do not go away.
                 continue;
             };
-            self.executing_queue = true;
+            self.waits.executing_queue = true;
             let done = self.execute(spec, args, work);
-            self.executing_queue = false;
+            self.waits.executing_queue = false;
             match done {
                 Flow::Next => {}
                 Flow::Parked => {
-                    self.exclusive = Some(work.connection.id);
+                    self.waits.exclusive = Some(work.connection.id);
                     self.part_transaction();
                     work.connection.session.waiting =
                         Some(Box::new(Waiting::Exec { queue, next: at }));
@@ -250,7 +250,7 @@ impl Resp {
     }
 
     pub(super) fn begin_transaction(&mut self) {
-        if let Some(keeping) = &self.keeping {
+        if let Some(keeping) = &self.stores.keeping {
             keeping.begin_transaction();
             self.node.engine_mut().begin_transaction();
         }
@@ -258,7 +258,7 @@ impl Resp {
 
     /// A transaction waits. Where it waits for flows, these may wait for what it has written.
     fn part_transaction(&mut self) {
-        if let Some(keeping) = &self.keeping
+        if let Some(keeping) = &self.stores.keeping
             && self.node.has_full_flows()
         {
             keeping.end_transaction();
@@ -267,7 +267,7 @@ impl Resp {
 
     /// The transaction under way has ended, however it did.
     pub(super) fn end_transaction(&mut self) {
-        if let Some(keeping) = &self.keeping {
+        if let Some(keeping) = &self.stores.keeping {
             keeping.end_transaction();
             self.node.engine_mut().end_transaction();
         }

@@ -5,7 +5,7 @@ use super::pipe::{Pipe, ServerEnd};
 use crate::config::{Config, ShardCount};
 use crate::connection::ConnectionId;
 use crate::reactor::Reactor;
-use crate::resp::Resp;
+use crate::resp::ShardService;
 use crate::service::Time;
 use crate::shards::{MessageBatch, Shards, Transport};
 use headwater_base::{Millis, Shard};
@@ -53,7 +53,7 @@ struct Client {
 /// A server.
 pub(super) struct World {
     transport: Arc<Transport>,
-    reactors: Vec<Reactor<Resp>>,
+    reactors: Vec<Reactor<ShardService>>,
     clients: Vec<Client>,
     pub(super) draws: Draws,
     /// Milliseconds since it began.
@@ -80,7 +80,7 @@ impl World {
         transport.barrier().simulate();
         let reactor = |at| {
             let shards = Shards::of(Shard(at), &transport);
-            let service = Resp::new(config.clone(), Some(shards), None).unwrap();
+            let service = ShardService::new(config.clone(), Some(shards), None).unwrap();
             Reactor::beside(&config, service, Vec::new()).unwrap()
         };
         let mut reactors: Vec<_> = (0..shards).map(reactor).collect();

@@ -9,8 +9,10 @@ use super::after_of;
 use super::locks::{LockTurn, queue_of};
 use super::redoing::REDO;
 use crate::resp::bound::{KEY_BYTES, QueueRoom};
+use crate::resp::parts::OtherShards;
+use crate::resp::parts::Waits;
 use crate::resp::session::{Across, Session, TransactionPart, Waiting};
-use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::resp::{Flow, ShardService, Turn, encoder};
 use crate::service::{Served, Stopped};
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
@@ -28,15 +30,15 @@ use headwater_router::{
 pub(super) const MOVED: &str = "MOVED";
 const ANEW: &str = "the keys have got other homes meanwhile: nothing was executed, try again";
 
-impl Resp {
+impl ShardService {
     /// Executes the requests of a client of another shard that are there.
     #[inline]
     pub(in crate::resp) fn serve_remote(&mut self, mut work: Turn<'_>) -> Served {
-        self.clock.begin();
+        self.figures.clock.begin();
         if let Some(waiting) = work.connection.session.waiting.take()
             && let Some(waiting) = self.unless_moved(*waiting, &mut work)
         {
-            let frame = self.open_frame(&mut work);
+            let frame = self.others.open_frame(&mut work);
             let flow = self.resume(waiting, &mut work);
             if let Some(stopped) = self.end_ask(flow, frame, &mut work) {
                 return Served { consumed: 0, stopped };
@@ -52,7 +54,7 @@ impl Resp {
             if *work.requests_left == 0 || is_full {
                 return Served { consumed, stopped: Stopped::Paused };
             }
-            if self.serves_others && self.has_news_behind_answers(&mut work) {
+            if self.pushes.serves_others && self.has_news_behind_answers(&mut work) {
                 return Served { consumed, stopped: Stopped::Paused };
             }
             if consumed >= warm_until {
@@ -66,14 +68,14 @@ impl Resp {
             *work.requests_left -= 1;
             let behind = input.len() - frames.left();
             self.begin_ask(&header, &mut work);
-            let open = self.open_frame(&mut work);
+            let open = self.others.open_frame(&mut work);
             let frame = &input[consumed..behind];
             if header.placement != self.placement_digest() {
                 match self.new_home_of(&ask) {
                     None => {}
                     Some(Some(home)) => {
                         open.take_back(work.out);
-                        self.hand_on_ask(home, frame, &work);
+                        self.others.hand_on_ask(home, frame, &work);
                         continue;
                     }
                     Some(None) => {
@@ -95,7 +97,7 @@ impl Resp {
     /// client's shard); `None`: here.
     #[cold]
     fn new_home_of(&self, ask: &Ask<'_>) -> Option<Option<Shard>> {
-        let (me, placement) = (self.me(), self.node.engine().placement()?);
+        let (me, placement) = (self.others.me(), self.node.engine().placement()?);
         match ask {
             Ask::Command(spec, args) => {
                 let command = decode(spec, *args).ok()?;
@@ -133,7 +135,8 @@ impl Resp {
             Some(Some(home)) if matches!(turn, LockTurn::Granted | LockTurn::None) => {
                 let session = &work.connection.session;
                 let (copies, no_evict) = (session.copies, session.no_evict);
-                let after = self.shards.as_ref().map(|it| after_of(&work.connection.session, it));
+                let after =
+                    self.others.shards.as_ref().map(|it| after_of(&work.connection.session, it));
                 let (after, placement) = (after.unwrap_or_default(), self.placement_digest());
                 let remote = work.connection.session.remote()?;
                 let (request, wants_digests) = (remote.id, remote.wants_digests);
@@ -148,24 +151,12 @@ impl Resp {
                 };
                 let mut frame = Vec::new();
                 write_ask(&header, &ask, &mut frame);
-                self.hand_on_ask(home, &frame, work);
+                self.others.hand_on_ask(home, &frame, work);
                 self.forget_locked(id, work.peers);
                 None
             }
             _ => Some(waiting),
         }
-    }
-
-    /// Hands a request on to the shard where its keys live now, which answers it.
-    #[cold]
-    fn hand_on_ask(&mut self, home: Shard, frame: &[u8], work: &Turn<'_>) {
-        let Across::Remote(remote) = &work.connection.session.across else { return };
-        let origin = remote.origin;
-        let Some(shards) = &mut self.shards else { return };
-        let batch = shards.outbox.to(home);
-        batch.bytes.extend_from_slice(frame);
-        let end = batch.bytes.len();
-        batch.messages.push(ShardMessage::HandedOn { origin, end });
     }
 
     fn begin_ask(&mut self, header: &AskHeader, work: &mut Turn<'_>) {
@@ -205,29 +196,10 @@ impl Resp {
         (all - frames.left()).max(1)
     }
 
-    /// The digests of this shard's transactions, where the session's request wants them.
-    fn digests_for(&self, session: &Session) -> &[u64] {
-        match (&self.shards, &session.across) {
-            (Some(shards), Across::Remote(remote)) if remote.wants_digests => &shards.digests,
-            _ => &[],
-        }
-    }
-
-    /// Begins the frame of the answer to the request of a session.
-    #[inline]
-    fn open_frame(&self, work: &mut Turn<'_>) -> OpenFrame {
-        let session = &work.connection.session;
-        let id = match &session.across {
-            Across::Remote(remote) => remote.id,
-            Across::Nothing | Across::Client(_) => 0,
-        };
-        OpenFrame::begin(id, self.digests_for(session), work.out)
-    }
-
     /// Ends the answer's frame; why the session goes no further, if it does not.
     #[inline]
     fn end_ask(&mut self, flow: Flow, frame: OpenFrame, work: &mut Turn<'_>) -> Option<Stopped> {
-        let (me, is_whole) = (self.me(), flow != Flow::Parked);
+        let (me, is_whole) = (self.others.me(), flow != Flow::Parked);
         let begins = frame.answer_begins();
         let remote = work.connection.session.remote()?;
         if !is_whole || !remote.partial.is_empty() {
@@ -245,10 +217,10 @@ impl Resp {
             self.keep_record(number, &record, answer, is_redone);
         }
         if let Some(part) = part {
-            self.end_part(&part, work);
+            self.others.end_part(&part, work);
         }
         let position = work.connection.session.positions.get(me).0;
-        let digests = self.digests_for(&work.connection.session);
+        let digests = self.others.digests_for(&work.connection.session);
         if partial.is_empty() && frame.fits(digests) {
             if work.out.len() == begins {
                 AnswerWriter::new(work.out).null();
@@ -263,7 +235,7 @@ impl Resp {
                 frame.take_back(work.out);
             }
             let id = work.connection.session.remote().map_or(0, |remote| remote.id);
-            let digests = self.digests_for(&work.connection.session);
+            let digests = self.others.digests_for(&work.connection.session);
             write_answer(id, position, digests, &answer, work.out);
             self.make_room_to_pass(answer.len());
         }
@@ -314,7 +286,7 @@ impl Resp {
                 for request in prepared {
                     self.unprepare(request);
                 }
-                self.unlock(Owner::Transaction(*transaction), work.peers);
+                self.others.unlock(Owner::Transaction(*transaction), work.peers);
                 encoder(work).ok();
                 Flow::Next
             }
@@ -326,11 +298,11 @@ impl Resp {
                     remote.leaving = Some((*key).into());
                 }
                 let done = self.carry(key, *leaves, work);
-                self.step_done(done, frame, work)
+                self.waits.step_done(done, frame, work)
             }
             Ask::Put(put) => {
                 let done = self.put_carried(put, work);
-                self.step_done(done, frame, work)
+                self.waits.step_done(done, frame, work)
             }
             Ask::Item(bytes) => self.execute_item(bytes, frame, work),
         }
@@ -349,33 +321,12 @@ impl Resp {
                 if failure.is_none() && header.placement != self.placement_digest() =>
             {
                 // It has waited for what gave keys other homes.
-                self.unlock(Owner::Transaction(transaction), work.peers);
+                self.others.unlock(Owner::Transaction(transaction), work.peers);
                 encoder(work).error(MOVED, format_args!("{ANEW}"));
                 Flow::Next
             }
             Some((_, ask)) if failure.is_none() => self.execute_ask(&ask, frame, work),
             _ => Flow::Next,
-        }
-    }
-
-    /// A step is done, waits for data, or has failed.
-    pub(super) fn step_done(
-        &mut self,
-        done: Result<(), Stop>,
-        frame: &[u8],
-        work: &mut Turn<'_>,
-    ) -> Flow {
-        match done {
-            Ok(()) => Flow::Next,
-            Err(Stop::Wait(ticket)) => {
-                self.tickets.insert(ticket, work.connection.id);
-                work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
-                Flow::Parked
-            }
-            Err(Stop::Failed(error)) => {
-                encoder(work).error(error.code(), format_args!("{error}"));
-                Flow::Next
-            }
         }
     }
 
@@ -389,7 +340,7 @@ impl Resp {
         if !self.node.engine().may_derive(key) {
             return false;
         }
-        let Some(shards) = &mut self.shards else { return false };
+        let Some(shards) = &mut self.others.shards else { return false };
         let session = &mut work.connection.session;
         let Some(wait) = shards.peers.wait(self.node.engine(), &session.positions) else {
             return false;
@@ -421,7 +372,7 @@ impl Resp {
         };
         let carried = Carried { value: value.to_vec(), expires, flags };
         self.look_if_due(work.peers.bytes());
-        self.gauge.begin_command();
+        self.bound.gauge.begin_command();
         if !self.has_room_to_write(key.len() + KEY_BYTES, value.len()) {
             return Err(EngineError::OutOfMemory.into());
         }
@@ -429,13 +380,13 @@ impl Resp {
             encoder(work).integer(0);
             return Ok(());
         }
-        if let Some(shards) = &mut self.shards {
+        if let Some(shards) = &mut self.others.shards {
             let position = shards.peers.stamp();
             work.connection.session.positions.reach(shards.me, position);
         }
         // Whoever tracks keys takes it for a SET of the client's.
         let set: OwnedArgs = [b"SET", key, value].into_iter().collect();
-        if self.tracking.is_on()
+        if self.pushes.tracking.is_on()
             && let Ok(spec) = find(set.args())
         {
             self.track(spec, set.args(), true, work);
@@ -451,6 +402,62 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> bool {
         self.room_for_queue(queue, false, work) == QueueRoom::IsThere
+    }
+}
+
+impl OtherShards {
+    /// Hands a request on to the shard where its keys live now, which answers it.
+    #[cold]
+    fn hand_on_ask(&mut self, home: Shard, frame: &[u8], work: &Turn<'_>) {
+        let Across::Remote(remote) = &work.connection.session.across else { return };
+        let origin = remote.origin;
+        let Some(shards) = &mut self.shards else { return };
+        let batch = shards.outbox.to(home);
+        batch.bytes.extend_from_slice(frame);
+        let end = batch.bytes.len();
+        batch.messages.push(ShardMessage::HandedOn { origin, end });
+    }
+
+    /// The digests of this shard's transactions, where the session's request wants them.
+    fn digests_for(&self, session: &Session) -> &[u64] {
+        match (&self.shards, &session.across) {
+            (Some(shards), Across::Remote(remote)) if remote.wants_digests => &shards.digests,
+            _ => &[],
+        }
+    }
+
+    /// Begins the frame of the answer to the request of a session.
+    #[inline]
+    fn open_frame(&self, work: &mut Turn<'_>) -> OpenFrame {
+        let session = &work.connection.session;
+        let id = match &session.across {
+            Across::Remote(remote) => remote.id,
+            Across::Nothing | Across::Client(_) => 0,
+        };
+        OpenFrame::begin(id, self.digests_for(session), work.out)
+    }
+}
+
+impl Waits {
+    /// A step is done, waits for data, or has failed.
+    pub(super) fn step_done(
+        &mut self,
+        done: Result<(), Stop>,
+        frame: &[u8],
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        match done {
+            Ok(()) => Flow::Next,
+            Err(Stop::Wait(ticket)) => {
+                self.tickets.insert(ticket, work.connection.id);
+                work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
+                Flow::Parked
+            }
+            Err(Stop::Failed(error)) => {
+                encoder(work).error(error.code(), format_args!("{error}"));
+                Flow::Next
+            }
+        }
     }
 }
 

@@ -7,8 +7,9 @@
 use super::asks::MOVED;
 use super::locks::{LOCK_WAIT_MAX, queue_of};
 use super::{after_of, copies_of, pending_of};
+use crate::resp::parts::OtherShards;
 use crate::resp::session::{Queue, Waiting};
-use crate::resp::{Flow, NotAllowed, Resp, Turn, encoder};
+use crate::resp::{Flow, NotAllowed, ShardService, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec};
 use headwater_engine::EngineError;
 use headwater_protocol::resp::{decode, find};
@@ -51,7 +52,7 @@ impl Coordinated {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// A plan of one command, which is one step.
     pub(super) fn plan_of(
         &mut self,
@@ -59,7 +60,7 @@ impl Resp {
         reads: bool,
     ) -> Option<Plan> {
         let derived = self.may_be_derived(command, args, spec);
-        let id = self.shards.as_mut()?.next_transaction();
+        let id = self.others.shards.as_mut()?.next_transaction();
         let mut plan = Plan::new(id, LOCK_WAIT_MAX);
         plan.add(self.node.engine().placement()?, (spec, command, args), derived, true);
         plan.reads = reads;
@@ -68,7 +69,7 @@ impl Resp {
 
     /// A plan of a transaction's requests.
     pub(super) fn plan_of_queue(&mut self, queue: &Queue) -> Option<Plan> {
-        let id = self.shards.as_mut()?.next_transaction();
+        let id = self.others.shards.as_mut()?.next_transaction();
         let mut plan = Plan::new(id, LOCK_WAIT_MAX);
         for (at, request) in queue.requests.iter().enumerate() {
             if queue.refused.contains_key(&at) {
@@ -89,11 +90,6 @@ impl Resp {
         Some(plan)
     }
 
-    /// Steps of one command, between which others go on.
-    pub(super) fn plan_of_steps(&mut self, program: Program) -> Option<Plan> {
-        Some(Plan::of_steps(self.shards.as_mut()?.next_transaction(), program))
-    }
-
     /// Has a plan carried out.
     pub(super) fn coordinate(
         &mut self,
@@ -105,7 +101,7 @@ impl Resp {
         self.coordinate_rest(plan, (requests, BTreeMap::new()), is_exec, work)
     }
 
-    /// As [`Resp::coordinate`], where some of the requests are refused.
+    /// As [`ShardService::coordinate`], where some of the requests are refused.
     pub(super) fn coordinate_rest(
         &mut self,
         mut plan: Plan,
@@ -114,7 +110,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Flow {
         self.record_plan(&mut plan);
-        let Some(shards) = &self.shards else { return Flow::Next };
+        let Some(shards) = &self.others.shards else { return Flow::Next };
         pending_of(&mut work.connection.session, shards).begin_answer();
         let watches = !plan.watches_at.is_empty();
         let (transaction, number, own) = (Transaction::new(plan), None, VecDeque::new());
@@ -183,7 +179,8 @@ impl Resp {
                     return Flow::Parked;
                 }
                 Next::Finished(finished) => {
-                    if let (Some(number), Some(shards)) = (coordinated.number, &self.shards) {
+                    if let (Some(number), Some(shards)) = (coordinated.number, &self.others.shards)
+                    {
                         shards.outbox.transport().recorded().close(number);
                     }
                     return self.finish(&mut coordinated, finished, work);
@@ -195,9 +192,9 @@ impl Resp {
     /// Executes a request of a transaction that is the session's own.
     fn execute_own(&mut self, request: &OwnedArgs, work: &mut Turn<'_>) -> Flow {
         let Ok(spec) = find(request.args()) else { return Flow::Next };
-        self.executing_queue = true;
+        self.waits.executing_queue = true;
         let done = self.execute(spec, request.args(), work);
-        self.executing_queue = false;
+        self.waits.executing_queue = false;
         done
     }
 
@@ -206,7 +203,7 @@ impl Resp {
         let recorded = record.as_ref().map_or(0, |(_, record)| record.len());
         self.make_room_to_pass(step.ask.bytes() + recorded);
         let placement = self.placement_digest();
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let session = &mut work.connection.session;
         let after = if step.kind.reads() { after_of(session, shards) } else { Vec::new() };
         let (copies, no_evict) = (copies_of(session), session.no_evict);
@@ -219,7 +216,7 @@ impl Resp {
     /// What the shard of a step is to keep with it, with the transaction's number, which it gets with the first such step: all locks are
     /// its own then.
     fn record_of(&self, coordinated: &mut Coordinated, step: &Step) -> Option<(u64, Vec<u8>)> {
-        let (placement, shards) = (self.node.engine().placement()?, self.shards.as_ref()?);
+        let (placement, shards) = (self.node.engine().placement()?, self.others.shards.as_ref()?);
         let record = coordinated.transaction.record_of(placement, step)?;
         let begin = || shards.outbox.transport().recorded().begin();
         Some((*coordinated.number.get_or_insert_with(begin), record))
@@ -276,7 +273,7 @@ impl Resp {
                         && !matches!(answer, ItemAnswer::Here | ItemAnswer::Own)
                         && let Ok(spec) = find(request.args())
                     {
-                        self.stats.count(spec.id);
+                        self.figures.stats.count(spec.id);
                     }
                     match answer {
                         ItemAnswer::Typed(bytes) => {
@@ -312,7 +309,7 @@ impl Resp {
                 let error = EngineError::KeysInTheWay(keys);
                 let before = work.out.len();
                 encoder(work).error(error.code(), format_args!("{error}"));
-                self.note_error(before, work);
+                self.figures.note_error(before, work);
             }
             Finished::Refused(error) if is_moved(&error) => {
                 return self.begin_anew(coordinated, work);
@@ -322,7 +319,7 @@ impl Resp {
                 Answer::whole(&error)
                     .into_iter()
                     .for_each(|error| error.replay(&mut encoder(work)));
-                self.note_error(before, work);
+                self.figures.note_error(before, work);
             }
         }
         if coordinated.is_exec && !is_done {
@@ -338,5 +335,12 @@ impl Resp {
             tracks.caching = false;
         }
         flow
+    }
+}
+
+impl OtherShards {
+    /// Steps of one command, between which others go on.
+    pub(super) fn plan_of_steps(&mut self, program: Program) -> Option<Plan> {
+        Some(Plan::of_steps(self.shards.as_mut()?.next_transaction(), program))
     }
 }

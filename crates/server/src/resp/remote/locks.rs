@@ -3,8 +3,9 @@
 
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::resp::parts::OtherShards;
 use crate::resp::session::{Queue, Session, TransactionPart, Waiting};
-use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::resp::{Flow, ShardService, Turn, encoder};
 use headwater_command::{
     Args, Command, Data, Flags, Joins, Keys, OwnedArgs, Reply, Spec, Strings, Tables, Transaction,
 };
@@ -64,7 +65,7 @@ pub(super) fn queue_of(requests: &Requests) -> Box<Queue> {
     Box::new(queue)
 }
 
-impl Resp {
+impl ShardService {
     /// Locks for a transaction, and says what this shard has against its part.
     pub(super) fn lock(&mut self, ask: &Ask<'_>, frame: &[u8], work: &mut Turn<'_>) -> Flow {
         let Ask::Lock { transaction, set, watches, wait, budget, prepare } = ask else {
@@ -78,7 +79,7 @@ impl Resp {
             return if work.connection.session.waiting.is_some() {
                 Flow::Parked
             } else {
-                self.unlock(Owner::Transaction(transaction), work.peers);
+                self.others.unlock(Owner::Transaction(transaction), work.peers);
                 encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
                 Flow::Next
             };
@@ -93,7 +94,7 @@ impl Resp {
                     return Flow::Next;
                 }
                 Ok(false) => {}
-                Err(stop) => return self.step_done(Err(stop), frame, work),
+                Err(stop) => return self.waits.step_done(Err(stop), frame, work),
             }
         }
         let Budget { bytes, denies_oom, stores } = *budget;
@@ -113,7 +114,7 @@ impl Resp {
                     encoder(work).boolean(true);
                     return Flow::Next;
                 }
-                Err(stop) => return self.step_done(Err(stop), frame, work),
+                Err(stop) => return self.waits.step_done(Err(stop), frame, work),
             }
         }
         match i64::try_from(in_the_way) {
@@ -158,7 +159,7 @@ impl Resp {
     ) -> bool {
         let id = work.connection.id;
         let now = self.time.uptime;
-        let Some(shards) = &mut self.shards else { return true };
+        let Some(shards) = &mut self.others.shards else { return true };
         let Some(remote) = work.connection.session.remote() else { return true };
         let owner = Owner::Transaction(transaction);
         let granted = match shards.locks.is_granted(owner) {
@@ -167,7 +168,7 @@ impl Resp {
         };
         if granted {
             shards.lock_waits.remove(&transaction);
-            self.blocking.drop_deadline(remote.lock_deadline.take(), id);
+            self.waits.blocking.drop_deadline(remote.lock_deadline.take(), id);
             return true;
         }
         if remote.lock_deadline.is_some_and(|deadline| deadline <= now) {
@@ -176,7 +177,7 @@ impl Resp {
             return false;
         }
         let deadline = *remote.lock_deadline.get_or_insert(limit);
-        self.blocking.add_deadline(Some(deadline), id);
+        self.waits.blocking.add_deadline(Some(deadline), id);
         shards.lock_waits.insert(transaction, id);
         work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
         false
@@ -254,7 +255,7 @@ impl Resp {
 
     /// Whether a key has changed that is watched here for a client; its watches end.
     fn have_watched_changed(&mut self, work: &mut Turn<'_>) -> Result<bool, Stop> {
-        let me = self.me();
+        let me = self.others.me();
         let mut changed = false;
         for (key, count) in &work.connection.session.watched {
             changed |= self.node.engine_mut().watched(key)? != *count;
@@ -272,43 +273,9 @@ impl Resp {
         Ok(changed)
     }
 
-    /// A part of a transaction was executed: it is counted, and its lock given back, behind the last one.
-    pub(super) fn end_part(&mut self, part: &TransactionPart, work: &mut Turn<'_>) {
-        if !part.last {
-            return;
-        }
-        if let Some(remote) = work.connection.session.remote() {
-            remote.is_in_transaction = false;
-        }
-        if let Some(shards) = &mut self.shards {
-            shards.count_transaction(part.transaction, &part.shards);
-        }
-        self.unlock(Owner::Transaction(part.transaction), work.peers);
-    }
-
-    /// Gives a lock back, and wakes those who get theirs by that.
-    pub(crate) fn unlock(&mut self, owner: Owner, connections: &mut Connections<Session>) {
-        let Some(shards) = &mut self.shards else { return };
-        let granted = shards.locks.release(owner);
-        self.wake_granted(&granted, connections);
-    }
-
-    fn wake_granted(&self, granted: &[Owner], connections: &mut Connections<Session>) {
-        let Some(shards) = &self.shards else { return };
-        for owner in granted {
-            let id = match owner {
-                Owner::Transaction(transaction) => shards.lock_waits.get(transaction).copied(),
-                Owner::Session(number) => shards.blocked.get(number).map(|blocked| blocked.id),
-            };
-            if let Some(id) = id {
-                connections.wake(id);
-            }
-        }
-    }
-
     /// Takes their place from sessions that could have gone on and did not.
     pub(in crate::resp) fn lapse_locks(&mut self, connections: &mut Connections<Session>) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         if !shards.locks.may_lapse() {
             return;
         }
@@ -316,14 +283,14 @@ impl Resp {
         for number in lapsed {
             self.end_block(number);
         }
-        self.wake_granted(&granted, connections);
+        self.others.wake_granted(&granted, connections);
     }
 
     /// A session waits for others' locks no longer, or has gone.
     pub(in crate::resp) fn end_block(&mut self, number: u64) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         if let Some(LockWait { id, deadline }) = shards.blocked.remove(&number) {
-            self.blocking.drop_deadline(Some(deadline), id);
+            self.waits.blocking.drop_deadline(Some(deadline), id);
         }
     }
 
@@ -336,7 +303,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        let shards = self.shards.as_ref()?;
+        let shards = self.others.shards.as_ref()?;
         if shards.locks.is_empty() {
             return None;
         }
@@ -351,11 +318,11 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        if self.passes_locks || self.in_transaction(&work.connection.session) {
+        if self.waits.passes_locks || self.waits.in_transaction(&work.connection.session) {
             return None;
         }
         let set = self.set_of(spec, command, args, &work.connection.session)?;
-        if !self.shards.as_ref()?.locks.blocks(&set) {
+        if !self.others.shards.as_ref()?.locks.blocks(&set) {
             return None;
         }
         self.block(work.connection.id, set);
@@ -365,16 +332,16 @@ impl Resp {
 
     /// Has a session wait behind others' locks.
     pub(crate) fn block(&mut self, id: ConnectionId, set: LockSet) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let deadline = self.time.uptime + LOCK_WAIT_MAX;
         shards.locks.request(Owner::Session(id.number), set);
         shards.blocked.insert(id.number, LockWait { id, deadline });
-        self.blocking.add_deadline(Some(deadline), id);
+        self.waits.blocking.add_deadline(Some(deadline), id);
     }
 
     /// How a session stands that waits for others' locks, or did.
     pub(crate) fn turn_of(&self, id: ConnectionId) -> LockTurn {
-        let Some(shards) = &self.shards else { return LockTurn::None };
+        let Some(shards) = &self.others.shards else { return LockTurn::None };
         let blocked = shards.blocked.get(&id.number);
         match shards.locks.is_granted(Owner::Session(id.number)) {
             None => LockTurn::None,
@@ -437,9 +404,9 @@ impl Resp {
                 Flow::Next
             }
             LockTurn::Granted => {
-                self.passes_locks = true;
+                self.waits.passes_locks = true;
                 let flow = self.run_again(&request, work);
-                self.passes_locks = false;
+                self.waits.passes_locks = false;
                 flow
             }
             // It did not go on when it could have: others may have come first.
@@ -454,6 +421,42 @@ impl Resp {
         connections: &mut Connections<Session>,
     ) {
         self.end_block(id.number);
-        self.unlock(Owner::Session(id.number), connections);
+        self.others.unlock(Owner::Session(id.number), connections);
+    }
+}
+
+impl OtherShards {
+    /// A part of a transaction was executed: it is counted, and its lock given back, behind the last one.
+    pub(super) fn end_part(&mut self, part: &TransactionPart, work: &mut Turn<'_>) {
+        if !part.last {
+            return;
+        }
+        if let Some(remote) = work.connection.session.remote() {
+            remote.is_in_transaction = false;
+        }
+        if let Some(shards) = &mut self.shards {
+            shards.count_transaction(part.transaction, &part.shards);
+        }
+        self.unlock(Owner::Transaction(part.transaction), work.peers);
+    }
+
+    /// Gives a lock back, and wakes those who get theirs by that.
+    pub(crate) fn unlock(&mut self, owner: Owner, connections: &mut Connections<Session>) {
+        let Some(shards) = &mut self.shards else { return };
+        let granted = shards.locks.release(owner);
+        self.wake_granted(&granted, connections);
+    }
+
+    fn wake_granted(&self, granted: &[Owner], connections: &mut Connections<Session>) {
+        let Some(shards) = &self.shards else { return };
+        for owner in granted {
+            let id = match owner {
+                Owner::Transaction(transaction) => shards.lock_waits.get(transaction).copied(),
+                Owner::Session(number) => shards.blocked.get(number).map(|blocked| blocked.id),
+            };
+            if let Some(id) = id {
+                connections.wake(id);
+            }
+        }
     }
 }

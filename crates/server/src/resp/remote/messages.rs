@@ -4,37 +4,25 @@ use super::form::ClientForm;
 use super::redoing::REDO;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::resp::parts::OtherShards;
 use crate::resp::session::{Across, Origin, RemoteSession, Session};
-use crate::resp::{Form, Resp, Turn};
+use crate::resp::{Form, ShardService, Turn};
 use crate::shards::{DEFERRED_FOR, MessageBatch, ShardMessage};
 use headwater_base::Shard;
 use headwater_base::source::Position;
 use headwater_protocol::resp::find;
 use headwater_router::{Ask, AskHeader, Frames, Kind};
 
-impl Resp {
-    /// A message for the channels of all other shards, from within a transaction.
-    pub(in crate::resp) fn publish_elsewhere(&mut self, channel: &[u8], message: &[u8]) {
-        let Some(shards) = &mut self.shards else { return };
-        let me = shards.me;
-        for to in (0..shards.outbox.shards()).map(Shard).filter(|to| *to != me) {
-            let batch = shards.outbox.to(to);
-            batch.bytes.extend_from_slice(channel);
-            batch.bytes.extend_from_slice(message);
-            let end = batch.bytes.len();
-            batch.messages.push(ShardMessage::Publish { name: channel.len(), end });
-        }
-    }
-
+impl ShardService {
     /// Takes the messages that have come.
     pub(crate) fn take_messages(&mut self, connections: &mut Connections<Session>) {
-        let Some(shards) = &self.shards else { return };
+        let Some(shards) = &self.others.shards else { return };
         let batches = shards.outbox.take();
         shards.outbox.set_clients(connections.open());
         // What others tell may be newer than a change of rights, which is known here before it is passed on.
         self.renew_rights_of_all(connections);
         for batch in batches {
-            self.gauge.take_over(|| batch.memory());
+            self.bound.gauge.take_over(|| batch.memory());
             self.take_batch(batch, connections);
         }
     }
@@ -68,13 +56,14 @@ impl Resp {
                     begin = end;
                 }
                 ShardMessage::Packet(packet) => {
-                    if let Some(shards) = &mut self.shards {
+                    if let Some(shards) = &mut self.others.shards {
                         shards.peers.receive(from, *packet);
                     }
                 }
                 ShardMessage::Gone { session } => {
                     let origin = Origin { shard: from, session };
                     let back = self
+                        .others
                         .shards
                         .as_mut()
                         .and_then(|shards| shards.remote_sessions.remove(&origin));
@@ -84,7 +73,7 @@ impl Resp {
                 }
                 ShardMessage::HungUp { session } => {
                     let origin = Origin { shard: from, session };
-                    let shards = self.shards.as_ref();
+                    let shards = self.others.shards.as_ref();
                     if let Some(back) =
                         shards.and_then(|it| it.remote_sessions.get(&origin)).copied()
                         && let Some(connection) = connections.get_mut(back)
@@ -94,7 +83,7 @@ impl Resp {
                     }
                 }
                 ShardMessage::Broken { session } => connections.kill(session),
-                ShardMessage::Client(arrival) => self.new_clients.push(arrival),
+                ShardMessage::Client(arrival) => self.admission.new_clients.push(arrival),
                 ShardMessage::Publish { name, end } => {
                     let (channel, message) = bytes[begin..end].split_at(name);
                     self.publish_from_flow(channel, message, connections);
@@ -116,7 +105,7 @@ impl Resp {
                 }
                 ShardMessage::BeginBackup => self.back_up_with_all(from, connections),
                 ShardMessage::AskFigures => self.tell_figures(from, connections.open()),
-                ShardMessage::Figures(figures) => self.add_figures(figures),
+                ShardMessage::Figures(figures) => self.figures.add_figures(figures),
                 ShardMessage::Stop => self.stopping = true,
             }
         }
@@ -147,7 +136,7 @@ impl Resp {
         }
         for (at, undo) in pending.take_undo() {
             let id = pending.expect(at, Kind::Write, true);
-            if let Some(shards) = &mut self.shards
+            if let Some(shards) = &mut self.others.shards
                 && let Ok(spec) = find(undo.args())
             {
                 let header = AskHeader { id, ..AskHeader::default() };
@@ -162,7 +151,7 @@ impl Resp {
         }
         if is_ready {
             connections.touch(session);
-        } else if defers && let Some(shards) = &mut self.shards {
+        } else if defers && let Some(shards) = &mut self.others.shards {
             shards.deferred.push_back((session, self.time.uptime));
         }
     }
@@ -170,7 +159,7 @@ impl Resp {
     /// Keeps answers that are ready until those that others have yet to give are there, for a while.
     #[inline]
     pub(in crate::resp) fn defer(&mut self, work: &mut Turn<'_>) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let Some(pending) = work.connection.session.pending() else { return };
         if pending.is_done() || work.out.is_empty() || !work.held.is_empty() {
             return;
@@ -184,7 +173,7 @@ impl Resp {
 
     /// Sends the answers that have waited for others for long enough.
     pub(in crate::resp) fn send_deferred(&mut self, connections: &mut Connections<Session>) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         while let Some(&(id, since)) = shards.deferred.front()
             && since + DEFERRED_FOR <= self.time.uptime
         {
@@ -202,7 +191,7 @@ impl Resp {
     /// Gives requests to the session that their client has here.
     fn take_asks(&mut self, origin: Origin, bytes: &[u8], connections: &mut Connections<Session>) {
         self.make_room_to_pass(bytes.len());
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let known = shards.remote_sessions.get(&origin).copied();
         let id = known.filter(|&id| connections.get_mut(id).is_some()).unwrap_or_else(|| {
             let id = connections.next_id_of_remote();
@@ -233,6 +222,21 @@ impl Resp {
         if let Some(connection) = connections.get_mut(id) {
             connection.take_requests(bytes);
             connections.touch(id);
+        }
+    }
+}
+
+impl OtherShards {
+    /// A message for the channels of all other shards, from within a transaction.
+    pub(in crate::resp) fn publish_elsewhere(&mut self, channel: &[u8], message: &[u8]) {
+        let Some(shards) = &mut self.shards else { return };
+        let me = shards.me;
+        for to in (0..shards.outbox.shards()).map(Shard).filter(|to| *to != me) {
+            let batch = shards.outbox.to(to);
+            batch.bytes.extend_from_slice(channel);
+            batch.bytes.extend_from_slice(message);
+            let end = batch.bytes.len();
+            batch.messages.push(ShardMessage::Publish { name: channel.len(), end });
         }
     }
 

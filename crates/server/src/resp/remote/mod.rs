@@ -18,8 +18,9 @@ mod sources;
 mod transactions;
 
 use super::session::{Across, Answering, Session, Waiting};
-use super::{Flow, Form, Resp, Turn, encoder};
+use super::{Flow, Form, ShardService, Turn, encoder};
 use crate::connections::Connections;
+use crate::resp::parts::OtherShards;
 use crate::shards::Shards;
 use headwater_base::Shard;
 use headwater_command::{
@@ -41,7 +42,7 @@ pub(crate) use locks::{LATE as LOCKED_FOR_LONG, LockTurn, LockWait};
 pub(crate) use moves::MovePart;
 pub(crate) use redoing::Redoing;
 
-impl Resp {
+impl ShardService {
     /// Executes a request elsewhere, or at several shards, if that is where its keys live. `None`: it
     /// is to be executed here.
     #[inline]
@@ -52,8 +53,8 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        self.shards.as_ref()?;
-        if self.executing_queue || work.connection.session.is_remote() {
+        self.others.shards.as_ref()?;
+        if self.waits.executing_queue || work.connection.session.is_remote() {
             return self.await_writes(spec, command, args, work);
         }
         if matches!(command, Command::Transaction(_)) {
@@ -71,7 +72,7 @@ impl Resp {
         {
             return Some(flow);
         }
-        let shards = self.shards.as_ref()?;
+        let shards = self.others.shards.as_ref()?;
         let situation = Situation {
             me: shards.me,
             placement: self.node.engine().placement()?,
@@ -83,7 +84,7 @@ impl Resp {
             Course::Here => None,
             Course::HereBehindWrites => self.await_writes(spec, command, args, work),
             Course::Blocked => Some(wait_for_answers(Some(args), work)),
-            Course::Crowded => Some(self.wait_for_others_to_read(args, work)),
+            Course::Crowded => Some(self.others.wait_for_others_to_read(args, work)),
             Course::At(at, kind) => {
                 self.ask(at, (spec, args), kind, false, work);
                 Some(Flow::Next)
@@ -100,12 +101,265 @@ impl Resp {
                 Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
             }
             Course::Steps(program) => {
-                let plan = self.plan_of_steps(program)?;
+                let plan = self.others.plan_of_steps(program)?;
                 Some(self.coordinate(plan, vec![OwnedArgs::of(args)], false, work))
             }
         }
     }
 
+    /// Whether a command may concern keys that joins give. One that writes, too: it is refused, but whether the key is there may come
+    /// first (`SET … NX`, `EXPIRE`).
+    pub(super) fn may_be_derived(
+        &self,
+        command: &Command<'_>,
+        args: Args<'_>,
+        spec: &Spec,
+    ) -> bool {
+        let engine = self.node.engine();
+        match command {
+            Command::Data(Data::Ranges(Ranges::Prefix { prefix, .. })) => engine.may_derive(prefix),
+            Command::Data(Data::Ranges(_)) => !spec.flags.has(Flags::WRITE),
+            Command::Data(Data::Functions(_)) => true,
+            Command::Sharding(Sharding::Wait { .. }) => true,
+            _ => {
+                let mut keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
+                keys.any(|key| engine.may_derive(key))
+            }
+        }
+    }
+
+    /// Lets a request that reads what is derived wait until what is here shows the client's writes
+    /// elsewhere. `None`: it does.
+    fn await_writes(
+        &mut self,
+        spec: &'static Spec,
+        command: &Command<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<Flow> {
+        if let Command::Sharding(Sharding::Wait { millis, .. }) = command {
+            return self.await_all(*millis, args, work);
+        }
+        let is_read = match command {
+            Command::Data(_) => true,
+            Command::Transaction(Transaction::Watch { .. }) => true,
+            Command::Transaction(Transaction::Exec) => {
+                let watched = &work.connection.session.watched;
+                watched.iter().any(|(key, _)| self.node.engine().may_derive(key))
+            }
+            _ => false,
+        };
+        let is_exec = matches!(command, Command::Transaction(Transaction::Exec));
+        if !is_read || !is_exec && !self.may_be_derived(command, args, spec) {
+            return None;
+        }
+        self.read_after(command, work);
+        let shards = self.others.shards.as_mut()?;
+        let session = &mut work.connection.session;
+        let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
+        shards.waits.insert(wait, work.connection.id);
+        session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
+        Some(Flow::Parked)
+    }
+
+    /// The effects of what was done; those that concern other shards are dealt with.
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
+        match &mut self.others.shards {
+            None => self.node.engine_mut().take_effects(),
+            Some(shards) => {
+                let mut told = Vec::new();
+                let effects = shards.peers.turn_notifying(self.node.engine_mut(), &mut told);
+                self.sort_told(told);
+                effects
+            }
+        }
+    }
+
+    /// The digest of the placement by which requests are sent.
+    #[inline]
+    pub(crate) fn placement_digest(&self) -> u64 {
+        self.node.engine().placement().map_or(0, |placement| placement.digest())
+    }
+
+    /// Has another shard execute a request.
+    pub(super) fn ask(
+        &mut self,
+        at: Shard,
+        (spec, args): (&'static Spec, Args<'_>),
+        kind: Kind,
+        silent: bool,
+        work: &mut Turn<'_>,
+    ) {
+        self.make_room_to_pass(args.bytes());
+        self.ask_whole(at, &Ask::Command(spec, args), (kind, silent), work);
+    }
+
+    /// Has another shard do something whose answer is the client's.
+    pub(super) fn ask_whole(
+        &mut self,
+        at: Shard,
+        ask: &Ask<'_>,
+        (kind, silent): (Kind, bool),
+        work: &mut Turn<'_>,
+    ) {
+        let placement = self.placement_digest();
+        let Some(shards) = &mut self.others.shards else { return };
+        let session = &mut work.connection.session;
+        let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
+        let (copies, no_evict) = (copies_of(session), session.no_evict);
+        let silent = silent || session.answering != Answering::On;
+        let id = pending_of(session, shards).expect(at, kind, silent);
+        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
+        shards.ask(at, work.connection.id, &header, ask);
+    }
+
+    /// Has a shard execute a part of the last request of several parts.
+    fn ask_part(&mut self, at: Shard, kind: Kind, ask: &Ask<'_>, work: &mut Turn<'_>) {
+        let placement = self.placement_digest();
+        let Some(shards) = &mut self.others.shards else { return };
+        let session = &mut work.connection.session;
+        let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
+        let (copies, no_evict) = (copies_of(session), session.no_evict);
+        let id = pending_of(session, shards).expect_part(at);
+        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
+        shards.ask(at, work.connection.id, &header, ask);
+    }
+
+    /// Has several shards execute parts of a request.
+    fn ask_all(
+        &mut self,
+        spec: &'static Spec,
+        kind: Kind,
+        merge: Merge,
+        parts: &[(Shard, Request)],
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        let Some(shards) = &self.others.shards else { return Flow::Next };
+        let me = shards.me;
+        let mut scattered = Scattered::new(merge, kind);
+        scattered.silent = work.connection.session.answering != Answering::On;
+        // This shard's own part first.
+        let mut own = None;
+        let mut told = Vec::new();
+        let mut flow = Flow::Next;
+        // Figures are of one moment if nothing else is under way; and what is declared is so
+        // everywhere before anything else of this client is executed.
+        let mut blocks = spec.flags.has(Flags::ADMIN) || spec.id == Id::Wait;
+        if let Some((_, request)) = parts.iter().find(|(at, _)| *at == me) {
+            match self.execute_part(request.args(args).args(), work) {
+                Ok((answer, ended)) => {
+                    own = Some(answer);
+                    flow = ended;
+                    told = core::mem::take(&mut work.connection.session.behind_answer);
+                }
+                // Its data is not here: it is asked by message, and what follows waits for it.
+                Err(()) => blocks = true,
+            }
+        }
+        let Some(shards) = &self.others.shards else { return Flow::Next };
+        pending_of(&mut work.connection.session, shards).expect_scattered(scattered);
+        for (at, request) in parts {
+            match own.take_if(|_| *at == me) {
+                Some(answer) => {
+                    if let Some(pending) = work.connection.session.pending() {
+                        pending.own_part(answer);
+                    }
+                }
+                None => {
+                    let request = request.args(args);
+                    let Ok(spec) = find(request.args()) else { continue };
+                    self.ask_part(*at, kind, &Ask::Command(spec, request.args()), work);
+                }
+            }
+        }
+        if !told.is_empty() {
+            // What it publishes to itself goes behind the answer.
+            work.connection.session.put_behind(None, &[&told]);
+        }
+        self.collect_own(work);
+        if !work.connection.session.expects() {
+            return flow;
+        }
+        if blocks && flow == Flow::Next { wait_for_answers(None, work) } else { flow }
+    }
+
+    /// Takes what is complete, where only this shard had a part.
+    pub(crate) fn collect_own(&mut self, work: &mut Turn<'_>) {
+        let mut form = ClientForm::of(&work.connection.session);
+        if let Some(pending) = work.connection.session.pending() {
+            pending.advance(&mut form);
+            if pending.is_done() {
+                pending.collect(work.out);
+            }
+        }
+    }
+
+    /// Answers with OK once every shard has taken what was sent before.
+    pub(super) fn answer_when_all_heard(&mut self, work: &mut Turn<'_>) {
+        let Some(shards) = &self.others.shards else { return };
+        let (me, count) = (shards.me, shards.outbox.shards());
+        let mut scattered = Scattered::new(Merge::Same, Kind::Plain);
+        scattered.silent = work.connection.session.answering != Answering::On;
+        if self.waits.executing_queue {
+            // Within EXEC it is an element of its answer, and what follows waits as that does.
+            encoder(work).ok();
+            return;
+        }
+        pending_of(&mut work.connection.session, shards).expect_scattered(scattered);
+        if let Some(pending) = work.connection.session.pending() {
+            pending.own_part(answer_of(|out| out.ok()));
+        }
+        // It is answered with OK, and does nothing.
+        let nothing: OwnedArgs = [&b"SELECT"[..], b"0"].into_iter().collect();
+        let Some(spec) = table::lookup(b"select") else { return };
+        for at in (0..count).map(Shard).filter(|at| *at != me) {
+            self.ask_part(at, Kind::Plain, &Ask::Command(spec, nothing.args()), work);
+        }
+    }
+
+    /// Executes this shard's part of a request; its answer, unless it would have to wait.
+    fn execute_part(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Result<(Vec<u8>, Flow), ()> {
+        let Ok(spec) = find(args) else { return Err(()) };
+        let out = core::mem::take(work.out);
+        let form = core::mem::replace(&mut work.connection.session.form, Form::Typed);
+        let queue = core::mem::replace(&mut self.waits.executing_queue, true);
+        let flow = self.carry_out(spec, args, work);
+        self.waits.executing_queue = queue;
+        work.connection.session.form = form;
+        let answer = core::mem::replace(work.out, out);
+        if flow == Flow::Parked {
+            self.forget_waiting(work);
+            return Err(());
+        }
+        Ok((answer, flow))
+    }
+
+    /// What a session waits for is asked for in another way.
+    pub(crate) fn forget_waiting(&mut self, work: &mut Turn<'_>) {
+        let id = work.connection.id;
+        let waiting = work.connection.session.waiting.take();
+        if let Some(Waiting::Shards(_, wait, deadline)) = waiting.as_deref() {
+            self.forget_wait(id, *wait, *deadline);
+        }
+        self.stores.hub.forget(id);
+        self.waits.tickets.retain(|_, waiting| *waiting != id);
+    }
+
+    /// Keeps the order of answers: what was written behind `before` goes behind what others have yet to answer.
+    #[inline]
+    pub(crate) fn keep_order(before: usize, work: &mut Turn<'_>) {
+        if let Some(pending) = work.connection.session.pending()
+            && !pending.is_done()
+            && work.out.len() > before
+        {
+            pending.expect_own(&work.out[before..]);
+            work.out.truncate(before);
+        }
+    }
+}
+
+impl OtherShards {
     /// Has a session wait, where so many bytes wait for a shard (`None`: for any), that nothing should be written to it;
     /// whether it has to. Its request begins anew then.
     pub(crate) fn lets_others_read(&mut self, at: Option<Shard>, work: &Turn<'_>) -> bool {
@@ -156,61 +410,6 @@ impl Resp {
         origin.shard != shards.me && shards.outbox.is_crowded(origin.shard, bytes)
     }
 
-    /// Whether a command may concern keys that joins give. One that writes, too: it is refused, but whether the key is there may come
-    /// first (`SET … NX`, `EXPIRE`).
-    pub(super) fn may_be_derived(
-        &self,
-        command: &Command<'_>,
-        args: Args<'_>,
-        spec: &Spec,
-    ) -> bool {
-        let engine = self.node.engine();
-        match command {
-            Command::Data(Data::Ranges(Ranges::Prefix { prefix, .. })) => engine.may_derive(prefix),
-            Command::Data(Data::Ranges(_)) => !spec.flags.has(Flags::WRITE),
-            Command::Data(Data::Functions(_)) => true,
-            Command::Sharding(Sharding::Wait { .. }) => true,
-            _ => {
-                let mut keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
-                keys.any(|key| engine.may_derive(key))
-            }
-        }
-    }
-
-    /// Lets a request that reads what is derived wait until what is here shows the client's writes
-    /// elsewhere. `None`: it does.
-    fn await_writes(
-        &mut self,
-        spec: &'static Spec,
-        command: &Command<'_>,
-        args: Args<'_>,
-        work: &mut Turn<'_>,
-    ) -> Option<Flow> {
-        if let Command::Sharding(Sharding::Wait { millis, .. }) = command {
-            return self.await_all(*millis, args, work);
-        }
-        let is_read = match command {
-            Command::Data(_) => true,
-            Command::Transaction(Transaction::Watch { .. }) => true,
-            Command::Transaction(Transaction::Exec) => {
-                let watched = &work.connection.session.watched;
-                watched.iter().any(|(key, _)| self.node.engine().may_derive(key))
-            }
-            _ => false,
-        };
-        let is_exec = matches!(command, Command::Transaction(Transaction::Exec));
-        if !is_read || !is_exec && !self.may_be_derived(command, args, spec) {
-            return None;
-        }
-        self.read_after(command, work);
-        let shards = self.shards.as_mut()?;
-        let session = &mut work.connection.session;
-        let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
-        shards.waits.insert(wait, work.connection.id);
-        session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
-        Some(Flow::Parked)
-    }
-
     /// Notes that a session has written here.
     #[inline]
     pub(super) fn wrote(&mut self, spec: &Spec, session: &mut Session) {
@@ -222,19 +421,6 @@ impl Resp {
         }
     }
 
-    /// The effects of what was done; those that concern other shards are dealt with.
-    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
-        match &mut self.shards {
-            None => self.node.engine_mut().take_effects(),
-            Some(shards) => {
-                let mut told = Vec::new();
-                let effects = shards.peers.turn_notifying(self.node.engine_mut(), &mut told);
-                self.sort_told(told);
-                effects
-            }
-        }
-    }
-
     /// Wakes the sessions whose writes elsewhere are shown here now.
     pub(super) fn wake_settled(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.shards else { return };
@@ -242,189 +428,6 @@ impl Resp {
             if let Some(id) = shards.waits.remove(&wait) {
                 connections.wake(id);
             }
-        }
-    }
-
-    /// The digest of the placement by which requests are sent.
-    #[inline]
-    pub(crate) fn placement_digest(&self) -> u64 {
-        self.node.engine().placement().map_or(0, |placement| placement.digest())
-    }
-
-    /// Has another shard execute a request.
-    pub(super) fn ask(
-        &mut self,
-        at: Shard,
-        (spec, args): (&'static Spec, Args<'_>),
-        kind: Kind,
-        silent: bool,
-        work: &mut Turn<'_>,
-    ) {
-        self.make_room_to_pass(args.bytes());
-        self.ask_whole(at, &Ask::Command(spec, args), (kind, silent), work);
-    }
-
-    /// Has another shard do something whose answer is the client's.
-    pub(super) fn ask_whole(
-        &mut self,
-        at: Shard,
-        ask: &Ask<'_>,
-        (kind, silent): (Kind, bool),
-        work: &mut Turn<'_>,
-    ) {
-        let placement = self.placement_digest();
-        let Some(shards) = &mut self.shards else { return };
-        let session = &mut work.connection.session;
-        let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
-        let (copies, no_evict) = (copies_of(session), session.no_evict);
-        let silent = silent || session.answering != Answering::On;
-        let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
-        shards.ask(at, work.connection.id, &header, ask);
-    }
-
-    /// Has a shard execute a part of the last request of several parts.
-    fn ask_part(&mut self, at: Shard, kind: Kind, ask: &Ask<'_>, work: &mut Turn<'_>) {
-        let placement = self.placement_digest();
-        let Some(shards) = &mut self.shards else { return };
-        let session = &mut work.connection.session;
-        let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
-        let (copies, no_evict) = (copies_of(session), session.no_evict);
-        let id = pending_of(session, shards).expect_part(at);
-        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
-        shards.ask(at, work.connection.id, &header, ask);
-    }
-
-    /// Has several shards execute parts of a request.
-    fn ask_all(
-        &mut self,
-        spec: &'static Spec,
-        kind: Kind,
-        merge: Merge,
-        parts: &[(Shard, Request)],
-        args: Args<'_>,
-        work: &mut Turn<'_>,
-    ) -> Flow {
-        let Some(shards) = &self.shards else { return Flow::Next };
-        let me = shards.me;
-        let mut scattered = Scattered::new(merge, kind);
-        scattered.silent = work.connection.session.answering != Answering::On;
-        // This shard's own part first.
-        let mut own = None;
-        let mut told = Vec::new();
-        let mut flow = Flow::Next;
-        // Figures are of one moment if nothing else is under way; and what is declared is so
-        // everywhere before anything else of this client is executed.
-        let mut blocks = spec.flags.has(Flags::ADMIN) || spec.id == Id::Wait;
-        if let Some((_, request)) = parts.iter().find(|(at, _)| *at == me) {
-            match self.execute_part(request.args(args).args(), work) {
-                Ok((answer, ended)) => {
-                    own = Some(answer);
-                    flow = ended;
-                    told = core::mem::take(&mut work.connection.session.behind_answer);
-                }
-                // Its data is not here: it is asked by message, and what follows waits for it.
-                Err(()) => blocks = true,
-            }
-        }
-        let Some(shards) = &self.shards else { return Flow::Next };
-        pending_of(&mut work.connection.session, shards).expect_scattered(scattered);
-        for (at, request) in parts {
-            match own.take_if(|_| *at == me) {
-                Some(answer) => {
-                    if let Some(pending) = work.connection.session.pending() {
-                        pending.own_part(answer);
-                    }
-                }
-                None => {
-                    let request = request.args(args);
-                    let Ok(spec) = find(request.args()) else { continue };
-                    self.ask_part(*at, kind, &Ask::Command(spec, request.args()), work);
-                }
-            }
-        }
-        if !told.is_empty() {
-            // What it publishes to itself goes behind the answer.
-            work.connection.session.put_behind(None, &[&told]);
-        }
-        self.collect_own(work);
-        if !work.connection.session.expects() {
-            return flow;
-        }
-        if blocks && flow == Flow::Next { wait_for_answers(None, work) } else { flow }
-    }
-
-    /// Takes what is complete, where only this shard had a part.
-    pub(crate) fn collect_own(&mut self, work: &mut Turn<'_>) {
-        let mut form = ClientForm::of(&work.connection.session);
-        if let Some(pending) = work.connection.session.pending() {
-            pending.advance(&mut form);
-            if pending.is_done() {
-                pending.collect(work.out);
-            }
-        }
-    }
-
-    /// Answers with OK once every shard has taken what was sent before.
-    pub(super) fn answer_when_all_heard(&mut self, work: &mut Turn<'_>) {
-        let Some(shards) = &self.shards else { return };
-        let (me, count) = (shards.me, shards.outbox.shards());
-        let mut scattered = Scattered::new(Merge::Same, Kind::Plain);
-        scattered.silent = work.connection.session.answering != Answering::On;
-        if self.executing_queue {
-            // Within EXEC it is an element of its answer, and what follows waits as that does.
-            encoder(work).ok();
-            return;
-        }
-        pending_of(&mut work.connection.session, shards).expect_scattered(scattered);
-        if let Some(pending) = work.connection.session.pending() {
-            pending.own_part(answer_of(|out| out.ok()));
-        }
-        // It is answered with OK, and does nothing.
-        let nothing: OwnedArgs = [&b"SELECT"[..], b"0"].into_iter().collect();
-        let Some(spec) = table::lookup(b"select") else { return };
-        for at in (0..count).map(Shard).filter(|at| *at != me) {
-            self.ask_part(at, Kind::Plain, &Ask::Command(spec, nothing.args()), work);
-        }
-    }
-
-    /// Executes this shard's part of a request; its answer, unless it would have to wait.
-    fn execute_part(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Result<(Vec<u8>, Flow), ()> {
-        let Ok(spec) = find(args) else { return Err(()) };
-        let out = core::mem::take(work.out);
-        let form = core::mem::replace(&mut work.connection.session.form, Form::Typed);
-        let queue = core::mem::replace(&mut self.executing_queue, true);
-        let flow = self.carry_out(spec, args, work);
-        self.executing_queue = queue;
-        work.connection.session.form = form;
-        let answer = core::mem::replace(work.out, out);
-        if flow == Flow::Parked {
-            self.forget_waiting(work);
-            return Err(());
-        }
-        Ok((answer, flow))
-    }
-
-    /// What a session waits for is asked for in another way.
-    pub(crate) fn forget_waiting(&mut self, work: &mut Turn<'_>) {
-        let id = work.connection.id;
-        let waiting = work.connection.session.waiting.take();
-        if let Some(Waiting::Shards(_, wait, deadline)) = waiting.as_deref() {
-            self.forget_wait(id, *wait, *deadline);
-        }
-        self.hub.forget(id);
-        self.tickets.retain(|_, waiting| *waiting != id);
-    }
-
-    /// Keeps the order of answers: what was written behind `before` goes behind what others have yet to answer.
-    #[inline]
-    pub(crate) fn keep_order(before: usize, work: &mut Turn<'_>) {
-        if let Some(pending) = work.connection.session.pending()
-            && !pending.is_done()
-            && work.out.len() > before
-        {
-            pending.expect_own(&work.out[before..]);
-            work.out.truncate(before);
         }
     }
 }

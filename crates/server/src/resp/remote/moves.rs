@@ -12,7 +12,7 @@ use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::keeping::Way;
 use crate::resp::session::{Session, Waiting};
-use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::resp::{Flow, ShardService, Turn, encoder};
 use crate::shards::{CommonStep, MoveRefusal, ShardMessage, WantedStep};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
@@ -44,7 +44,7 @@ pub(crate) struct MovePart {
     refusal: Option<MoveRefusal>,
 }
 
-impl Resp {
+impl ShardService {
     /// SHARD.MOVE: the session waits until it is done, and looks again.
     pub(super) fn move_partition(
         &mut self,
@@ -74,7 +74,7 @@ impl Resp {
         shard: u64,
         client: ConnectionId,
     ) -> Result<Option<()>, String> {
-        let count = self.shard_count();
+        let count = self.others.shard_count();
         if partition >= PARTITIONS as u64 {
             return Err(format!("there is no partition {partition} (0 to {})", PARTITIONS - 1));
         }
@@ -106,7 +106,7 @@ impl Resp {
             self.resume_all();
             return;
         }
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         for at in (0..shards.outbox.shards()).map(Shard) {
             shards.outbox.to(at).messages.push(ShardMessage::Move { partition, to });
         }
@@ -120,7 +120,7 @@ impl Resp {
         to: Shard,
         connections: &mut Connections<Session>,
     ) {
-        let Some(shards) = &self.shards else { return };
+        let Some(shards) = &self.others.shards else { return };
         let barrier = shards.outbox.barrier().clone();
         let placement = self.node.engine().placement();
         let from = placement.map_or(to, |placement| placement.home_of(partition));
@@ -128,7 +128,7 @@ impl Resp {
         let mut part = MovePart { coordinator, way, phase: MovePhase::Record, refusal: None };
         #[cfg(test)]
         if barrier.is_simulated() {
-            self.move_part = Some(part);
+            self.others.move_part = Some(part);
             return;
         }
         loop {
@@ -144,7 +144,7 @@ impl Resp {
 
     /// Does what a shard does in one phase of a move; whether there is another phase.
     pub(crate) fn take_move_phase(&mut self, part: &mut MovePart) -> bool {
-        let Some(shards) = &self.shards else { return false };
+        let Some(shards) = &self.others.shards else { return false };
         let (me, barrier, way) = (shards.me, shards.outbox.barrier().clone(), part.way);
         part.phase = match part.phase {
             MovePhase::Record => {
@@ -196,10 +196,10 @@ impl Resp {
         if refusal.is_none() {
             self.place_watches();
             // Who remembers which keys were read is another shard now.
-            self.keys_redefined();
+            self.pushes.keys_redefined();
         }
         self.end_quiescing(coordinator);
-        let Some(shards) = &self.shards else { return };
+        let Some(shards) = &self.others.shards else { return };
         let (me, barrier) = (shards.me, shards.outbox.barrier().clone());
         let wanted = shards.quiescing.round.as_ref().map(|round| round.wanted);
         if let Some(wanted) = wanted.filter(|_| coordinator == me) {

@@ -4,7 +4,8 @@
 //! of what is done here, and what the next start makes of it, is that of `keeping/homes.rs`.
 
 use crate::keeping::{EmbeddedStore, Way};
-use crate::resp::Resp;
+use crate::resp::ShardService;
+use crate::resp::parts::Stores;
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
@@ -17,11 +18,11 @@ const MOVE_BYTES_MIN: u64 = 1 << 20;
 /// Without a bound, one with more than this stays.
 const MOVE_BYTES: u64 = 256 << 20;
 
-impl Resp {
+impl ShardService {
     /// Bytes that may move at once, where there is a store.
     fn move_bytes_max(&self) -> u64 {
-        match self.config.memory.max.0 {
-            _ if self.keeping.is_none() => u64::MAX,
+        match self.settings.config.memory.max.0 {
+            _ if self.stores.keeping.is_none() => u64::MAX,
             0 => MOVE_BYTES,
             bound => (bound / MOVE_SHARE).max(MOVE_BYTES_MIN),
         }
@@ -29,43 +30,36 @@ impl Resp {
 
     /// The old home begins to look for the keys of a partition on disk.
     pub(super) fn begin_survey(&mut self, partition: Partition, coordinator: Shard) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         shards.surveys_for = Some(coordinator);
         shards.quiescing.keys_wanted_by = Some(coordinator);
         let placement = self.node.engine().placement();
-        if let (Some(keeping), Some(placement)) = (&mut self.keeping, placement) {
-            keeping.survey(partition, placement.clone(), Box::new(self.hub.inbox.bell()));
+        if let (Some(keeping), Some(placement)) = (&mut self.stores.keeping, placement) {
+            keeping.survey(partition, placement.clone(), Box::new(self.stores.hub.inbox.bell()));
         }
     }
 
     /// Says that they are found, if they are.
     pub(super) fn tell_keys_found(&mut self) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let Some(coordinator) = shards.surveys_for else { return };
-        if self.keeping.as_ref().is_none_or(EmbeddedStore::is_surveyed) {
+        if self.stores.keeping.as_ref().is_none_or(EmbeddedStore::is_surveyed) {
             shards.surveys_for = None;
             shards.outbox.to(coordinator).messages.push(ShardMessage::KeysFound);
         }
     }
 
-    /// What was found is of no use any more.
-    pub(super) fn end_survey(&mut self) {
-        if let Some(keeping) = &mut self.keeping {
-            keeping.end_survey();
-        }
-    }
-
     /// The old home says what there is to be moved, and notes that it is about to be.
     pub(super) fn offer_partition(&mut self, way: Way) -> Result<Vec<Pair>, String> {
-        self.may_move()?;
+        self.stores.may_move()?;
         let bytes_max = self.move_bytes_max();
         let engine = self.node.engine_mut();
-        if let (Some(keeping), Some(placement)) = (&mut self.keeping, engine.placement()) {
+        if let (Some(keeping), Some(placement)) = (&mut self.stores.keeping, engine.placement()) {
             keeping.check_survey(placement);
         }
         let pairs = engine.partition_pairs(way.partition, bytes_max);
         let pairs = pairs.map_err(|error| error.to_string())?;
-        if let (Some(keeping), Some(placement)) = (&self.keeping, engine.placement()) {
+        if let (Some(keeping), Some(placement)) = (&self.stores.keeping, engine.placement()) {
             keeping.begin_move(placement, way)?;
         }
         Ok(pairs)
@@ -73,8 +67,8 @@ impl Resp {
 
     /// The new home has its store take the keys over, and decides that they live here from now on; or nothing has changed.
     pub(super) fn keep_partition(&mut self, way: Way, pairs: &[Pair]) -> Result<(), String> {
-        let may_move = self.may_move();
-        let Some(keeping) = &self.keeping else { return Ok(()) };
+        let may_move = self.stores.may_move();
+        let Some(keeping) = &self.stores.keeping else { return Ok(()) };
         let engine = self.node.engine_mut();
         let kept =
             may_move.and_then(|()| engine.keep_partition(pairs).map_err(|error| error.to_string()));
@@ -103,9 +97,18 @@ impl Resp {
         // Where that fails, the next start erases what is left here.
         if me == way.from
             && engine.settle_kept().is_ok()
-            && let (Some(keeping), Some(placement)) = (&self.keeping, engine.placement())
+            && let (Some(keeping), Some(placement)) = (&self.stores.keeping, engine.placement())
         {
             keeping.end_move(placement);
+        }
+    }
+}
+
+impl Stores {
+    /// What was found is of no use any more.
+    pub(super) fn end_survey(&mut self) {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.end_survey();
         }
     }
 

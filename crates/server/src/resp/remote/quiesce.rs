@@ -17,7 +17,9 @@
 
 use crate::connection::Connection;
 use crate::connections::Connections;
-use crate::resp::Resp;
+use crate::resp::ShardService;
+use crate::resp::parts::OtherShards;
+use crate::resp::parts::Waits;
 use crate::resp::session::{Across, Session};
 use crate::shards::{
     CommonStep, MoveRefusal, QuiesceRequest, QuiesceRound, ShardMessage, WantedStep,
@@ -27,10 +29,10 @@ use headwater_base::Shard;
 /// How long shards may take to become quiescent, in milliseconds: then the round is given up.
 const QUIESCE_MAX: u64 = 1000;
 
-impl Resp {
+impl ShardService {
     /// Has something done by all shards, when this shard's turn to coordinate has come.
     pub(in crate::resp) fn want_step(&mut self, wanted: WantedStep) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         shards.quiescing.wanted.push_back(wanted);
         if !shards.quiescing.is_in_line {
             shards.quiescing.is_in_line = true;
@@ -43,7 +45,7 @@ impl Resp {
     /// It is this shard's turn to coordinate: a round begins.
     pub(super) fn begin_round(&mut self) {
         let now = self.time.uptime;
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let quiescing = &mut shards.quiescing;
         let Some(wanted) = quiescing.wanted.pop_front() else { return self.end_round() };
         quiescing.rounds += 1;
@@ -51,7 +53,7 @@ impl Resp {
         let missing = (0..shards.outbox.shards()).map(Shard).collect();
         quiescing.round = Some(QuiesceRound { number, missing, deadline, wanted });
         if let CommonStep::Move { partition, .. } = wanted.step
-            && self.keeping.is_some()
+            && self.stores.keeping.is_some()
             && let Some(placement) = self.node.engine().placement()
             && let Some(round) = &mut shards.quiescing.round
         {
@@ -61,47 +63,36 @@ impl Resp {
             shards.outbox.to(from).messages.push(ShardMessage::FindKeys { partition });
             return;
         }
-        self.quiesce_all();
+        self.others.quiesce_all();
     }
 
     /// The keys that are to move are found.
     pub(super) fn keys_found(&mut self) {
         let deadline = self.time.uptime + QUIESCE_MAX;
-        let shards = self.shards.as_mut();
+        let shards = self.others.shards.as_mut();
         if let Some(round) = shards.and_then(|shards| shards.quiescing.round.as_mut()) {
             round.deadline = deadline;
-            self.quiesce_all();
-        }
-    }
-
-    /// Asks all shards to quiesce.
-    fn quiesce_all(&mut self) {
-        let Some(shards) = &mut self.shards else { return };
-        let Some(number) = shards.quiescing.round.as_ref().map(|round| round.number) else {
-            return;
-        };
-        for at in (0..shards.outbox.shards()).map(Shard) {
-            shards.outbox.to(at).messages.push(ShardMessage::Quiesce { number });
+            self.others.quiesce_all();
         }
     }
 
     /// Another shard, or this one, asks this one to quiesce.
     pub(super) fn begin_quiescing(&mut self, coordinator: Shard, number: u64) {
-        let has_blocked = !self.blocked_sessions.is_empty() && self.exclusive.is_none();
-        let Some(shards) = &mut self.shards else { return };
+        let has_blocked = !self.waits.blocked_sessions.is_empty() && self.waits.exclusive.is_none();
+        let Some(shards) = &mut self.others.shards else { return };
         let request = QuiesceRequest { coordinator, number, is_answered: false };
         if has_blocked {
             // N3
             shards.quiescing.later.push(request);
         } else {
             shards.quiescing.requests.push(request);
-            self.quiesces = true;
+            self.waits.quiesces = true;
         }
     }
 
     /// Begins rounds before which blocked sessions had to have a turn (N3).
     pub(in crate::resp) fn begin_later_rounds(&mut self) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         for QuiesceRequest { coordinator, number, .. } in
             core::mem::take(&mut shards.quiescing.later)
         {
@@ -112,9 +103,9 @@ impl Resp {
     /// Says that this shard is quiescent, if it is (N2), and gives up a round that takes too long.
     pub(in crate::resp) fn look_at_quiescing(&mut self, connections: &mut Connections<Session>) {
         self.tell_keys_found();
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let quiescing = &mut shards.quiescing;
-        if self.exclusive.is_none() && quiescing.requests.iter().any(|it| !it.is_answered) {
+        if self.waits.exclusive.is_none() && quiescing.requests.iter().any(|it| !it.is_answered) {
             let is_drained = |connection: &Connection<Session>| match &connection.session.across {
                 Across::Client(pending) => {
                     pending.is_drained() && !connection.session.coordinates()
@@ -147,7 +138,7 @@ impl Resp {
     #[cold]
     fn give_up_round(&mut self, connections: &mut Connections<Session>) {
         let text = "requests to other shards are not answered yet: try again";
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         if let Some(wanted) = shards.quiescing.round.as_ref().map(|round| round.wanted) {
             self.end_step(wanted, Some(MoveRefusal::For(String::from(text))), connections);
         }
@@ -161,7 +152,7 @@ impl Resp {
         number: u64,
         connections: &mut Connections<Session>,
     ) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let Some(round) = &mut shards.quiescing.round else { return };
         if round.number != number || !round.missing.remove(&shard) {
             return;
@@ -172,7 +163,7 @@ impl Resp {
                 CommonStep::Move { partition, to } => {
                     self.move_in_step(wanted, partition, to, connections);
                 }
-                CommonStep::BeginBackup => self.back_up_in_step(),
+                CommonStep::BeginBackup => self.others.back_up_in_step(),
             }
         }
     }
@@ -189,7 +180,7 @@ impl Resp {
                 self.backup_refused(wanted.client);
             }
             if connections.get_mut(wanted.client).is_some() {
-                self.failures.insert(wanted.client, why.into());
+                self.waits.failures.insert(wanted.client, why.into());
             }
         }
         connections.wake(wanted.client);
@@ -197,7 +188,7 @@ impl Resp {
 
     /// The round that this shard coordinates is over, and nothing was done: requests go on everywhere.
     pub(super) fn resume_all(&mut self) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let me = shards.me;
         for at in (0..shards.outbox.shards()).map(Shard).filter(|at| *at != me) {
             shards.outbox.to(at).messages.push(ShardMessage::Resume);
@@ -208,7 +199,7 @@ impl Resp {
 
     /// The next shard may coordinate.
     pub(in crate::resp) fn end_round(&mut self) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let (me, quiescing) = (shards.me, &mut shards.quiescing);
         quiescing.round = None;
         quiescing.is_in_line = !quiescing.wanted.is_empty();
@@ -221,17 +212,32 @@ impl Resp {
 
     /// Requests of clients go on, as far as this coordinator's round goes.
     pub(in crate::resp) fn end_quiescing(&mut self, coordinator: Shard) {
-        let Some(shards) = &mut self.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
         let quiescing = &mut shards.quiescing;
         quiescing.requests.retain(|request| request.coordinator != coordinator);
         quiescing.later.retain(|request| request.coordinator != coordinator);
-        self.quiesces = !quiescing.requests.is_empty();
+        self.waits.quiesces = !quiescing.requests.is_empty();
         if quiescing.keys_wanted_by == Some(coordinator) {
             quiescing.keys_wanted_by = None;
-            self.end_survey();
+            self.stores.end_survey();
         }
     }
+}
 
+impl OtherShards {
+    /// Asks all shards to quiesce.
+    fn quiesce_all(&mut self) {
+        let Some(shards) = &mut self.shards else { return };
+        let Some(number) = shards.quiescing.round.as_ref().map(|round| round.number) else {
+            return;
+        };
+        for at in (0..shards.outbox.shards()).map(Shard) {
+            shards.outbox.to(at).messages.push(ShardMessage::Quiesce { number });
+        }
+    }
+}
+
+impl Waits {
     /// Whether a connection's requests must wait: another one executes a transaction, or this shard quiesces (N1).
     #[cold]
     pub(in crate::resp) fn must_be_blocked(&self, connection: &Connection<Session>) -> bool {

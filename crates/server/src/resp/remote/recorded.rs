@@ -4,16 +4,16 @@
 //! ([`headwater_router::Transaction::record_of`]). It takes no message and no sync of its own.
 
 use super::redoing::end_unfinished;
-use crate::resp::Resp;
+use crate::resp::ShardService;
 use headwater_command::{Args, Flags, Id};
 use headwater_protocol::resp::find;
 use headwater_router::{Answer, Plan, Token};
 
-impl Resp {
+impl ShardService {
     /// Has the shards of a transaction keep records of it, where that is needed.
     pub(super) fn record_plan(&self, plan: &mut Plan) {
         let Some(placement) = self.node.engine().placement() else { return };
-        if self.keeping.is_some() {
+        if self.stores.keeping.is_some() {
             plan.record(placement, self.time.wall, |request| self.may_keep(request));
         }
     }
@@ -59,7 +59,7 @@ impl Resp {
         if answer.is_error() || answer.token() == Token::Integer(0) {
             return;
         }
-        if let (Some(keeping), Some(shards)) = (&mut self.keeping, &self.shards) {
+        if let (Some(keeping), Some(shards)) = (&mut self.stores.keeping, &self.others.shards) {
             keeping.keep_record(number, record, shards.outbox.transport().recorded());
         }
     }
@@ -67,14 +67,14 @@ impl Resp {
     /// Lets records go that nobody needs any more.
     #[inline]
     pub(in crate::resp) fn look_at_records(&mut self) {
-        if let (Some(keeping), Some(shards)) = (&mut self.keeping, &self.shards) {
+        if let (Some(keeping), Some(shards)) = (&mut self.stores.keeping, &self.others.shards) {
             keeping.look_at_records(shards.outbox.transport().recorded());
         }
     }
 
     /// Waits until all records are safe from a failure of the machine.
     pub(super) fn sync_records(&mut self) -> Result<(), String> {
-        match (&mut self.keeping, &self.shards) {
+        match (&mut self.stores.keeping, &self.others.shards) {
             (Some(keeping), Some(shards)) => {
                 keeping.sync_records(shards.outbox.transport().recorded())
             }

@@ -6,7 +6,8 @@
 use crate::config::ConfigError;
 use crate::connection::ConnectionId;
 use crate::log::event;
-use crate::resp::Resp;
+use crate::resp::ShardService;
+use crate::resp::parts::OtherShards;
 use crate::shards::{FoundRecords, ShardMessage};
 use headwater_base::Shard;
 use headwater_router::{AskHeader, Frames, Inner, Redo, TransactionId};
@@ -43,19 +44,14 @@ pub(super) fn end_unfinished(why: &str) -> ! {
     panic!("data-dir: a transaction that a crash had cut off cannot be finished: {why}")
 }
 
-impl Resp {
-    /// Whether what a crash has left by half is being finished.
-    #[inline]
-    pub(in crate::resp) fn is_redoing(&self) -> bool {
-        self.shards.as_ref().is_some_and(|it| it.outbox.transport().recorded().is_finishing())
-    }
-
+impl ShardService {
     /// Looks, when all shards have opened their stores, what a crash has left by half.
     ///
     /// # Errors
     /// A record is not what was written.
     pub(crate) fn find_unfinished(&mut self) -> Result<(), ConfigError> {
-        let (Some(shards), Some(placement)) = (&self.shards, self.node.engine().placement()) else {
+        let (Some(shards), Some(placement)) = (&self.others.shards, self.node.engine().placement())
+        else {
             return Ok(());
         };
         let recorded = shards.outbox.transport().recorded();
@@ -85,7 +81,7 @@ impl Resp {
         if !left.is_empty() {
             let (count, asked) = (left.len(), Vec::new());
             let redoing = Redoing { left, begun: false, asked, last_id: 0, count };
-            self.redoing = Some(Box::new(redoing));
+            self.others.redoing = Some(Box::new(redoing));
         }
         Ok(())
     }
@@ -93,7 +89,7 @@ impl Resp {
     /// Begins to finish it.
     #[inline]
     pub(in crate::resp) fn begin_redoing(&mut self) {
-        if let Some(redoing) = &mut self.redoing
+        if let Some(redoing) = &mut self.others.redoing
             && !redoing.begun
         {
             redoing.begun = true;
@@ -104,7 +100,7 @@ impl Resp {
     /// A shard has answered.
     #[cold]
     pub(super) fn redo_answered(&mut self, from: Shard, bytes: &[u8]) {
-        let Some(redoing) = &mut self.redoing else { return };
+        let Some(redoing) = &mut self.others.redoing else { return };
         let mut frames = Frames::of(bytes);
         while let Some(frame) = frames.next_answer() {
             let asked = redoing.asked.iter_mut().find(|(id, _)| *id == frame.id);
@@ -125,8 +121,8 @@ impl Resp {
     /// A shard refuses its part.
     fn go_on_redoing(&mut self, mut answers: Vec<Inner>) {
         let placement = self.placement_digest();
-        let Some(shards) = &mut self.shards else { return };
-        let Some(redoing) = &mut self.redoing else { return };
+        let Some(shards) = &mut self.others.shards else { return };
+        let Some(redoing) = &mut self.others.redoing else { return };
         while let Some((number, redo)) = redoing.left.front_mut() {
             let steps = redo
                 .next(core::mem::take(&mut answers))
@@ -153,11 +149,19 @@ impl Resp {
             count,
             "transactions over several shards were finished that a crash had cut off"
         );
-        self.redoing = None;
+        self.others.redoing = None;
         let transport = shards.outbox.transport().clone();
         transport.recorded().finished();
         for to in (0..shards.outbox.shards()).map(Shard) {
             shards.outbox.to(to).messages.push(ShardMessage::Gone { session: REDO });
         }
+    }
+}
+
+impl OtherShards {
+    /// Whether what a crash has left by half is being finished.
+    #[inline]
+    pub(in crate::resp) fn is_redoing(&self) -> bool {
+        self.shards.as_ref().is_some_and(|it| it.outbox.transport().recorded().is_finishing())
     }
 }

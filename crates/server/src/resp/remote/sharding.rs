@@ -2,15 +2,16 @@
 
 use super::wait_for_answers;
 use crate::connection::ConnectionId;
+use crate::resp::parts::OtherShards;
 use crate::resp::session::Waiting;
-use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::resp::{Flow, ShardService, Turn, encoder};
 use crate::shards::{position_of_text, text_of_position};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, Command, Data, OwnedArgs, Ranges, Reply, Sharding};
 use headwater_node::WaitId;
 
-impl Resp {
+impl ShardService {
     /// Executes a command about shards; those that concern several have been divided among them.
     pub(in crate::resp) fn sharding(
         &mut self,
@@ -26,7 +27,7 @@ impl Resp {
                     return wait_for_answers(Some(args), work);
                 }
                 let positions = &work.connection.session.positions;
-                let text = text_of_position(self.run, self.shard_count(), positions);
+                let text = text_of_position(self.run, self.others.shard_count(), positions);
                 encoder(work).bulk(text.as_bytes());
             }
             Sharding::List => self.list_shard(work),
@@ -49,21 +50,19 @@ impl Resp {
         Flow::Next
     }
 
-    pub(in crate::resp) fn shard_count(&self) -> u16 {
-        self.shards.as_ref().map_or(1, |shards| shards.outbox.shards())
-    }
-
     /// This shard's row of SHARD.LIST.
     fn list_shard(&self, work: &mut Turn<'_>) {
         let engine = self.node.engine();
-        let me = self.shards.as_ref().map_or(Shard(0), |shards| shards.me);
+        let me = self.others.shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let homes = |placement: &headwater_base::Placement| {
             let all = (0..PARTITIONS as u16).map(Partition);
             all.filter(|&partition| placement.home_of(partition) == me).count()
         };
         let partitions = engine.placement().map_or(PARTITIONS, homes);
-        let outbox = self.shards.as_ref().map(|shards| shards.outbox.sent()).unwrap_or_default();
-        let sent = self.shards.as_ref().map(|shards| shards.peers.sent()).unwrap_or_default();
+        let outbox =
+            self.others.shards.as_ref().map(|shards| shards.outbox.sent()).unwrap_or_default();
+        let sent =
+            self.others.shards.as_ref().map(|shards| shards.peers.sent()).unwrap_or_default();
         let remote = engine.remote();
         let figures = [
             ("shard", u64::from(me.0)),
@@ -94,7 +93,7 @@ impl Resp {
             return;
         };
         if let Some(at) = read.at
-            && let Some(positions) = position_of_text(self.run, self.shard_count(), at)
+            && let Some(positions) = position_of_text(self.run, self.others.shard_count(), at)
         {
             work.connection.session.positions.merge(&positions);
         }
@@ -102,7 +101,7 @@ impl Resp {
 
     /// Whether AT names a position of shards.
     pub(in crate::resp) fn is_of_shards(&self, at: &[u8]) -> bool {
-        position_of_text(self.run, self.shard_count(), at).is_some()
+        position_of_text(self.run, self.others.shard_count(), at).is_some()
     }
 
     /// Lets WAIT wait until what is here shows the session's writes. `None`: it does.
@@ -112,8 +111,8 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        let resumed = self.blocking.resumed.take();
-        let shards = self.shards.as_mut()?;
+        let resumed = self.waits.blocking.resumed.take();
+        let shards = self.others.shards.as_mut()?;
         let session = &mut work.connection.session;
         let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
         let id = work.connection.id;
@@ -121,7 +120,7 @@ impl Resp {
         let limit = (millis > 0).then(|| work.time.uptime.saturating_add(millis).saturating_add(1));
         let deadline = resumed.unwrap_or(limit);
         shards.waits.insert(wait, id);
-        self.blocking.add_deadline(deadline, id);
+        self.waits.blocking.add_deadline(deadline, id);
         session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, deadline)));
         Some(Flow::Parked)
     }
@@ -138,9 +137,9 @@ impl Resp {
             encoder(work).integer(0);
             return Flow::Next;
         }
-        self.blocking.resumed = deadline.map(Some);
+        self.waits.blocking.resumed = deadline.map(Some);
         let flow = self.run_again(&request, work);
-        self.blocking.resumed = None;
+        self.waits.blocking.resumed = None;
         flow
     }
 
@@ -151,10 +150,16 @@ impl Resp {
         wait: WaitId,
         deadline: Option<u64>,
     ) {
-        self.blocking.drop_deadline(deadline, id);
-        if let Some(shards) = &mut self.shards {
+        self.waits.blocking.drop_deadline(deadline, id);
+        if let Some(shards) = &mut self.others.shards {
             shards.waits.remove(&wait);
             shards.peers.forget(wait);
         }
+    }
+}
+
+impl OtherShards {
+    pub(in crate::resp) fn shard_count(&self) -> u16 {
+        self.shards.as_ref().map_or(1, |shards| shards.outbox.shards())
     }
 }

@@ -8,7 +8,7 @@
 use super::{pending_of, wait_for_answers};
 use crate::resp::declared::write_warnings;
 use crate::resp::session::Answering;
-use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::resp::{Flow, ShardService, Turn, encoder};
 use crate::sources::Answer;
 use headwater_base::Shard;
 use headwater_command::{
@@ -19,7 +19,7 @@ use headwater_node::table_options;
 use headwater_protocol::resp::find;
 use headwater_router::{Ask, Kind, Merge, Scattered, answer_of};
 
-impl Resp {
+impl ShardService {
     /// Executes a command in which sources have a part at all shards. `None`: it goes where its keys live.
     pub(super) fn sourced_remote(
         &mut self,
@@ -63,7 +63,7 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Result<Flow, String> {
         let source = options.source.as_deref().unwrap_or_default();
-        let Some(Answer::Declared(answer)) = self.hub.take_answer(work.connection.id) else {
+        let Some(Answer::Declared(answer)) = self.stores.hub.take_answer(work.connection.id) else {
             if work.connection.session.expects() {
                 return Ok(wait_for_answers(Some(args), work));
             }
@@ -103,8 +103,8 @@ impl Resp {
             };
         }
         // What is no position is refused here.
-        self.hub.name_position(work.connection.id, at)?;
-        self.hub.forget_named(work.connection.id);
+        self.stores.hub.name_position(work.connection.id, at)?;
+        self.stores.hub.forget_named(work.connection.id);
         self.reach_everywhere(Vec::new(), at, work);
         work.connection.session.reached = true;
         Ok(wait_for_answers(Some(args), work))
@@ -117,12 +117,12 @@ impl Resp {
             let (mut first, mut several, mut through) = (None, false, false);
             for key in keys {
                 several |= *first.get_or_insert(placement.home(key)) != placement.home(key);
-                through |= self.hub.through(key).is_some();
+                through |= self.stores.hub.through(key).is_some();
             }
             several && through
         };
         match data {
-            _ if !self.hub.has_through() => false,
+            _ if !self.stores.hub.has_through() => false,
             Data::Strings(Strings::MSet { pairs }) => of(&mut pairs.pairs().map(|(key, _)| key)),
             Data::Keys(Keys::Del { keys }) => of(&mut keys.iter()),
             _ => false,
@@ -137,11 +137,11 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Result<Flow, String> {
         let (source, changes) = self.changes_through(data)?;
-        let Some(Answer::Written(answer)) = self.hub.take_answer(work.connection.id) else {
+        let Some(Answer::Written(answer)) = self.stores.hub.take_answer(work.connection.id) else {
             if work.connection.session.expects() {
                 return Ok(wait_for_answers(Some(args), work));
             }
-            self.hub.write(&source, work.connection.id, self.patience(), &changes)?;
+            self.stores.hub.write(&source, work.connection.id, self.patience(), &changes)?;
             return Ok(self.await_answer(args, work));
         };
         let written = answer.map_err(|text| format!("source '{source}': {text}"))?;
@@ -149,7 +149,7 @@ impl Resp {
             Data::Keys(_) => out.integer(written.removed as i64),
             _ => out.ok(),
         });
-        let position = self.hub.show(&source, written.position);
+        let position = self.stores.hub.show(&source, written.position);
         self.reach_everywhere(reply, position.as_bytes(), work);
         Ok(wait_for_answers(None, work))
     }
@@ -169,7 +169,7 @@ impl Resp {
         undo: Option<OwnedArgs>,
         work: &mut Turn<'_>,
     ) {
-        let Some(shards) = &self.shards else { return };
+        let Some(shards) = &self.others.shards else { return };
         let Ok(spec) = find(args) else { return };
         let count = shards.outbox.shards();
         let session = &mut work.connection.session;

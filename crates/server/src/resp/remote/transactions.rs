@@ -5,7 +5,8 @@
 //! on several, they do it as one step ([`super::coordinate`]).
 
 use super::wait_for_answers;
-use crate::resp::{Flow, Resp, Turn, encoder};
+use crate::resp::parts::OtherShards;
+use crate::resp::{Flow, ShardService, Turn, encoder};
 use headwater_base::Shard;
 use headwater_command::{Args, Command, OwnedArgs, Reply, Spec, Transaction, table};
 use headwater_router::{Ask, Kind, Merge, Request};
@@ -16,7 +17,7 @@ fn distinct(homes: impl Iterator<Item = Shard>) -> Vec<Shard> {
     homes.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-impl Resp {
+impl ShardService {
     /// MULTI, EXEC, DISCARD, WATCH and UNWATCH, where keys live elsewhere.
     pub(super) fn transact_remote(
         &mut self,
@@ -52,7 +53,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        let me = self.shards.as_ref()?.me;
+        let me = self.others.shards.as_ref()?.me;
         if work.connection.session.queue.is_some() {
             return None;
         }
@@ -71,7 +72,7 @@ impl Resp {
             let watch = Command::Transaction(Transaction::Watch { keys });
             return self.await_writes(spec, &watch, args, work);
         }
-        let most = self.config.clients.watched_keys_max;
+        let most = self.settings.config.clients.watched_keys_max;
         let session = &mut work.connection.session;
         let elsewhere = session.pending().map_or(0, |pending| pending.watched().len());
         if session.watched.len() + elsewhere + keys.len() > most {
@@ -115,7 +116,7 @@ impl Resp {
 
     /// EXEC: at the shard of all of its keys, or at several.
     fn exec_remote(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Option<Flow> {
-        let me = self.shards.as_ref()?.me;
+        let me = self.others.shards.as_ref()?.me;
         let session = &mut work.connection.session;
         if session.queue.as_ref()?.broken {
             self.unwatch_remote(work);
@@ -144,7 +145,7 @@ impl Resp {
         plan.watch(placement, &shards, watched.iter());
         let only = plan.only_shard();
         let is_nowhere = plan.locks.as_ref().is_some_and(|locks| locks.is_empty());
-        if is_nowhere || only == Some(me) && !self.watches_by_mail(work) {
+        if is_nowhere || only == Some(me) && !self.others.watches_by_mail(work) {
             work.connection.session.queue = Some(queue);
             let exec = Command::Transaction(Transaction::Exec);
             return self.await_writes(table::lookup(b"exec")?, &exec, args, work);
@@ -165,14 +166,16 @@ impl Resp {
         Some(self.coordinate_rest(plan, (queue.requests, queue.refused), true, work))
     }
 
+    /// Has a shard execute a whole transaction.
+    fn ask_exec(&mut self, at: Shard, requests: Vec<OwnedArgs>, work: &mut Turn<'_>) {
+        self.ask_whole(at, &Ask::Exec(requests), (Kind::Both, false), work);
+    }
+}
+
+impl OtherShards {
     /// Whether this shard watches keys for one of its own clients as it does for those of others.
     fn watches_by_mail(&self, work: &mut Turn<'_>) -> bool {
         let me = self.me();
         work.connection.session.pending().is_some_and(|pending| pending.watches_at().contains(&me))
-    }
-
-    /// Has a shard execute a whole transaction.
-    fn ask_exec(&mut self, at: Shard, requests: Vec<OwnedArgs>, work: &mut Turn<'_>) {
-        self.ask_whole(at, &Ask::Exec(requests), (Kind::Both, false), work);
     }
 }

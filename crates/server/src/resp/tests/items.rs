@@ -42,6 +42,6 @@ fn who_leaves_while_waiting_is_forgotten() {
     let fetch = stage.load();
     let mut left = stage.connections.take(stage.ids[0].slot).unwrap();
     stage.service.closed(&mut left);
-    assert!(stage.service.tickets.is_empty());
+    assert!(stage.service.waits.tickets.is_empty());
     assert!(stage.answer(fetch, &[]).is_empty());
 }

@@ -71,7 +71,7 @@ fn answer(stage: &mut Stage, request: &str) -> String {
 /// How many batches the store has written, when it has written everything.
 fn batches(stage: &Stage) -> u64 {
     until("what is safe", || {
-        let (_, _, facts) = stage.service.keeping.as_ref().unwrap().facts();
+        let (_, _, facts) = stage.service.stores.keeping.as_ref().unwrap().facts();
         (facts.durable == facts.position).then_some(facts.batches)
     })
 }
@@ -141,8 +141,8 @@ fn what_has_begun_ends_without_its_client() {
     }
     assert_eq!(stopped, Stopped::Parked, "it waits for what it has made necessary itself");
     let client = stage.connections.take(stage.ids[0].slot).unwrap();
-    assert!(<super::Resp as Service>::outlives_client(&client.session));
-    assert!(!<super::Resp as Service>::may_end(&client.session));
+    assert!(<super::ShardService as Service>::outlives_client(&client.session));
+    assert!(!<super::ShardService as Service>::may_end(&client.session));
     stage.connections.put(client);
 }
 
@@ -159,7 +159,7 @@ fn names_that_are_kept_go_on_working() {
         assert!(refused.contains("letters of ASCII"), "{refused}");
     }
     answer(&mut stage, "SET s|u|1 x\r\n");
-    let keeping = stage.service.keeping.as_mut().unwrap();
+    let keeping = stage.service.stores.keeping.as_mut().unwrap();
     keeping.join_added("größe", spec);
     let words = ["größe", "ON", "s|<u>|<k>", "PUBLISH", "news"];
     keeping.flow_added("größe", words.map(str::to_owned).to_vec());

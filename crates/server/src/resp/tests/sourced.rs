@@ -82,7 +82,7 @@ impl Scene {
         let stage = Stage::new();
         let asked = Arc::<Mutex<Vec<Request>>>::default();
         let speaker = Box::new(Speaker(asked.clone(), Cell::new(0)));
-        let sink = stage.service.hub.insert("db", speaker);
+        let sink = stage.service.stores.hub.insert("db", speaker);
         Self { stage, asked, sink }
     }
 

@@ -32,9 +32,11 @@ mod remote;
 mod table;
 
 use super::session::{Across, Origin};
-use super::{Resp, Session, Turn};
+use super::{Session, ShardService, Turn};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::resp::parts::Pushes;
+use crate::resp::parts::Waits;
 use broadcast::Prefixes;
 use headwater_base::hash::Secret;
 use headwater_base::key::before_end;
@@ -413,7 +415,7 @@ impl Tracking {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// A request was executed in whose time some client tracks.
     #[cold]
     pub(super) fn track(
@@ -426,7 +428,7 @@ impl Resp {
         let origin = match work.connection.session.across {
             Across::Remote(ref remote) => remote.origin,
             Across::Nothing | Across::Client(_) => {
-                Origin { shard: self.me(), session: work.connection.id }
+                Origin { shard: self.others.me(), session: work.connection.id }
             }
         };
         self.tell_changes(Some(Writer { origin, spec, args }), work);
@@ -441,7 +443,7 @@ impl Resp {
             }
             return;
         }
-        let (id, executing) = (work.connection.id, self.executing_queue);
+        let (id, executing) = (work.connection.id, self.waits.executing_queue);
         let session = &mut work.connection.session;
         let in_transaction = executing || session.queue.is_some();
         let Some(tracks) = session.tracking.as_deref_mut() else { return };
@@ -450,7 +452,7 @@ impl Resp {
             for at in spec.keys.positions(args.len()) {
                 if let Some(key) = args.get(at) {
                     let engine = self.node.engine_mut();
-                    self.tracking.remember(key, client, work.peers, engine);
+                    self.pushes.tracking.remember(key, client, work.peers, engine);
                 }
             }
             if client.is_none() {
@@ -464,6 +466,74 @@ impl Resp {
         self.tell_changes(None, work);
     }
 
+    /// Before a request: what has changed is nobody's doing who is connected.
+    #[inline]
+    pub(super) fn before_request(&mut self, work: &mut Turn<'_>) {
+        if self.pushes.tracking.is_on() {
+            self.tell_changes(None, work);
+            self.pushes.tell_own(work);
+        }
+    }
+
+    fn tell_changes(&mut self, writer: Option<Writer<'_>>, work: &mut Turn<'_>) {
+        let current = Some(&mut *work.connection);
+        let most = self.push_bytes_max();
+        let home = Some(self.pushes.tracking.me);
+        let mut reach = Reach { peers: work.peers, current, most, home, notes: Vec::new() };
+        self.tell_reach(writer, &mut reach);
+        let notes = reach.notes;
+        self.others.post_tracking(notes);
+    }
+
+    /// Between turns: tells of everything.
+    pub(super) fn tell_trackers(&mut self, connections: &mut Connections<Session>) {
+        if !self.pushes.tracking.is_on() {
+            return;
+        }
+        let most = self.push_bytes_max();
+        let home = Some(self.pushes.tracking.me);
+        let mut reach = Reach { peers: connections, current: None, most, home, notes: Vec::new() };
+        self.tell_reach(None, &mut reach);
+        reach.home = None;
+        self.pushes.tracking.tell_prefixes(&mut reach);
+        let notes = reach.notes;
+        self.others.post_tracking(notes);
+        self.post_copies();
+    }
+
+    fn tell_reach(&mut self, writer: Option<Writer<'_>>, reach: &mut Reach<'_>) {
+        let keys_max = self.settings.config.clients.tracking_table_keys_max;
+        self.pushes.tracking.shrink(keys_max, self.bound.clients_share / TABLE_SHARE, reach);
+        self.hear();
+        self.pushes.tracking.tell(self.node.engine_mut(), writer, reach);
+    }
+
+    fn push_bytes_max(&self) -> (usize, usize) {
+        (self.settings.lowered.clients.pubsub_output_bytes_max, self.bound.clients_bytes_max)
+    }
+
+    /// A client has gone, or begins anew.
+    pub(super) fn forget_tracking(&mut self, id: ConnectionId, session: &mut Session) {
+        self.pushes.tracking.found.remove(&id);
+        if let Some(tracks) = session.tracking.take() {
+            let unused = self.pushes.tracking.leave(id, &tracks);
+            self.tell_unused(&unused);
+            self.unfollow_ranges(&unused);
+            self.stop_tracking();
+        }
+    }
+
+    /// Ends what is done for tracking while nobody tracks.
+    fn stop_tracking(&mut self) {
+        if !self.pushes.tracking.is_on() {
+            self.node.engine_mut().list_changes(false);
+            self.node.engine_mut().unfollow_all(FOLLOWER);
+            self.node.engine_mut().unfollow_all(RANGES);
+        }
+    }
+}
+
+impl Waits {
     /// A request was sent to other shards, or refused before it was executed: CLIENT CACHING was about it. `spec`: of what command it
     /// is, if of any.
     pub(super) fn end_caching(&mut self, spec: Option<&Spec>, session: &mut Session) {
@@ -475,16 +545,9 @@ impl Resp {
             tracks.caching = false;
         }
     }
+}
 
-    /// Before a request: what has changed is nobody's doing who is connected.
-    #[inline]
-    pub(super) fn before_request(&mut self, work: &mut Turn<'_>) {
-        if self.tracking.is_on() {
-            self.tell_changes(None, work);
-            self.tell_own(work);
-        }
-    }
-
+impl Pushes {
     /// After a request: its client reads what has changed meanwhile behind the answer.
     #[inline]
     pub(super) fn tell_own(&mut self, work: &mut Turn<'_>) {
@@ -497,65 +560,8 @@ impl Resp {
         }
     }
 
-    fn tell_changes(&mut self, writer: Option<Writer<'_>>, work: &mut Turn<'_>) {
-        let current = Some(&mut *work.connection);
-        let most = self.push_bytes_max();
-        let home = Some(self.tracking.me);
-        let mut reach = Reach { peers: work.peers, current, most, home, notes: Vec::new() };
-        self.tell_reach(writer, &mut reach);
-        let notes = reach.notes;
-        self.post_tracking(notes);
-    }
-
-    /// Between turns: tells of everything.
-    pub(super) fn tell_trackers(&mut self, connections: &mut Connections<Session>) {
-        if !self.tracking.is_on() {
-            return;
-        }
-        let most = self.push_bytes_max();
-        let home = Some(self.tracking.me);
-        let mut reach = Reach { peers: connections, current: None, most, home, notes: Vec::new() };
-        self.tell_reach(None, &mut reach);
-        reach.home = None;
-        self.tracking.tell_prefixes(&mut reach);
-        let notes = reach.notes;
-        self.post_tracking(notes);
-        self.post_copies();
-    }
-
-    fn tell_reach(&mut self, writer: Option<Writer<'_>>, reach: &mut Reach<'_>) {
-        let keys_max = self.config.clients.tracking_table_keys_max;
-        self.tracking.shrink(keys_max, self.clients_share / TABLE_SHARE, reach);
-        self.hear();
-        self.tracking.tell(self.node.engine_mut(), writer, reach);
-    }
-
-    fn push_bytes_max(&self) -> (usize, usize) {
-        (self.lowered.clients.pubsub_output_bytes_max, self.clients_bytes_max)
-    }
-
     /// What keys are is defined anew.
     pub(in crate::resp) fn keys_redefined(&mut self) {
         self.tracking.all |= self.tracking.is_on();
-    }
-
-    /// A client has gone, or begins anew.
-    pub(super) fn forget_tracking(&mut self, id: ConnectionId, session: &mut Session) {
-        self.tracking.found.remove(&id);
-        if let Some(tracks) = session.tracking.take() {
-            let unused = self.tracking.leave(id, &tracks);
-            self.tell_unused(&unused);
-            self.unfollow_ranges(&unused);
-            self.stop_tracking();
-        }
-    }
-
-    /// Ends what is done for tracking while nobody tracks.
-    fn stop_tracking(&mut self) {
-        if !self.tracking.is_on() {
-            self.node.engine_mut().list_changes(false);
-            self.node.engine_mut().unfollow_all(FOLLOWER);
-            self.node.engine_mut().unfollow_all(RANGES);
-        }
     }
 }

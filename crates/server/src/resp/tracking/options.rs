@@ -1,7 +1,7 @@
 //! CLIENT TRACKING, CACHING, TRACKINGINFO and GETREDIR: what a client asks for, and what it may not. The texts are those of
 //! Redis 7.
 
-use super::Resp;
+use super::ShardService;
 use crate::connection::ConnectionId;
 use crate::resp::{Turn, encoder};
 use headwater_base::Shard;
@@ -90,12 +90,12 @@ fn collision(asked: &[&[u8]], there: &BTreeSet<Vec<u8>>) -> Option<String> {
     None
 }
 
-impl Resp {
+impl ShardService {
     /// CLIENT TRACKING.
     pub(in crate::resp) fn client_tracking(&mut self, asked: &Asked<'_>, work: &mut Turn<'_>) {
         match self.set_tracking(asked, work) {
             // What is read anywhere behind the answer is told, whoever reads it.
-            Ok(()) if asked.on && asked.broadcast && self.shards.is_some() => {
+            Ok(()) if asked.on && asked.broadcast && self.others.shards.is_some() => {
                 self.answer_when_all_heard(work);
             }
             Ok(()) => encoder(work).ok(),
@@ -153,7 +153,7 @@ impl Resp {
         if let Some(text) = collision(&prefixes, &before.prefixes) {
             return Err(text);
         }
-        let most = self.lowered.clients.subscriptions_max;
+        let most = self.settings.lowered.clients.subscriptions_max;
         if before.prefixes.len() + prefixes.len() > most {
             return Err(format!("more than {most} prefixes (subscriptions-max)"));
         }
@@ -171,13 +171,13 @@ impl Resp {
             let all: &[&[u8]] = if prefixes.is_empty() { &[b""] } else { &prefixes };
             for prefix in all {
                 tracks.prefixes.insert(prefix.to_vec());
-                if self.tracking.prefixes.add(prefix, id) {
-                    self.tell_prefix(prefix);
+                if self.pushes.tracking.prefixes.add(prefix, id) {
+                    self.others.tell_prefix(prefix);
                 }
             }
         }
         session.tracking = Some(Box::new(tracks));
-        self.tracking.clients.insert(id);
+        self.pushes.tracking.clients.insert(id);
         self.node.engine_mut().list_changes(true);
         Ok(())
     }

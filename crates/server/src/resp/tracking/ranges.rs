@@ -6,7 +6,7 @@
 //! do at once what they would have left to the next read of the range.
 
 use super::note::Copy;
-use super::{RANGES, Resp, Tracking};
+use super::{RANGES, ShardService, Tracking};
 use headwater_base::KeyRange;
 use headwater_command::{Args, Command, Data, Functions, Ranges, Spec};
 use headwater_engine::{Engine, RangeOptions};
@@ -77,7 +77,7 @@ impl Tracking {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// A client that is told by prefixes has read, perhaps a range.
     pub(super) fn remember_range(&mut self, spec: &'static Spec, args: Args<'_>) {
         if spec.keys.positions(args.len()).next().is_some() {
@@ -85,14 +85,14 @@ impl Resp {
         }
         let Ok(command) = decode(spec, args) else { return };
         if let Some((range, options)) = range_of(&command) {
-            self.tracking.follow_range(&range, options, self.node.engine_mut());
+            self.pushes.tracking.follow_range(&range, options, self.node.engine_mut());
         }
     }
 
     /// Nobody has these prefixes any more.
     pub(super) fn unfollow_ranges(&mut self, prefixes: &[&[u8]]) {
         for prefix in prefixes {
-            for range in self.tracking.prefixes.outside(prefix) {
+            for range in self.pushes.tracking.prefixes.outside(prefix) {
                 self.node.engine_mut().unfollow(&range, RANGES);
             }
         }

@@ -6,9 +6,11 @@
 
 use super::note::place;
 use super::reach::{Reach, hears};
-use super::{Copy, Note, Resp, Tracking};
+use super::{Copy, Note, ShardService, Tracking};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::resp::parts::OtherShards;
+use crate::resp::parts::Pushes;
 use crate::resp::session::{Origin, Session, Waiting};
 use crate::resp::{Flow, Turn};
 use crate::shards::ShardMessage;
@@ -66,7 +68,7 @@ impl Tracking {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// A request of a client of another shard has read keys.
     pub(super) fn remember_remote(
         &mut self,
@@ -79,23 +81,23 @@ impl Resp {
         if copies == Copies::None {
             return;
         }
-        let is_own = origin.shard == self.me();
+        let is_own = origin.shard == self.others.me();
         let engine = self.node.engine_mut();
         for key in spec.keys.positions(args.len()).filter_map(|at| args.get(at)) {
             if copies == Copies::Broadcast {
-                self.tracking.remember(key, None, work.peers, engine);
+                self.pushes.tracking.remember(key, None, work.peers, engine);
                 continue;
             }
             if is_own {
                 // A part of what several shards do for a client of this one. By message it would come behind what that client reads
                 // and writes here meanwhile.
-                self.tracking.remember(key, Some(origin.session), work.peers, engine);
+                self.pushes.tracking.remember(key, Some(origin.session), work.peers, engine);
                 continue;
             }
-            self.tracking.homed.add(key, Some(origin.shard), |_| false);
-            Copy::Read(origin.session, key).write(self.tracking.out(origin.shard));
+            self.pushes.tracking.homed.add(key, Some(origin.shard), |_| false);
+            Copy::Read(origin.session, key).write(self.pushes.tracking.out(origin.shard));
             let is_given = engine.is_given(key);
-            self.tracking.follow(key, is_given, engine);
+            self.pushes.tracking.follow(key, is_given, engine);
         }
         if copies == Copies::Broadcast {
             self.remember_range(spec, args);
@@ -105,30 +107,25 @@ impl Resp {
     /// Clients of another shard keep copies from now on.
     #[cold]
     pub(in crate::resp) fn track_for(&mut self, shard: Shard) {
-        if self.tracking.shards.insert(shard) {
+        if self.pushes.tracking.shards.insert(shard) {
             self.node.engine_mut().list_changes(true);
             self.note_others();
         }
     }
 
-    /// Whether clients of other shards track.
-    pub(in crate::resp) fn tracks_for_others(&self) -> bool {
-        !self.tracking.shards.is_empty()
-    }
-
     /// Whether something has changed that is told behind the answers so far.
     pub(in crate::resp) fn has_changed_remotely(&mut self, work: &mut Turn<'_>) -> bool {
-        if self.tracking.is_on() {
+        if self.pushes.tracking.is_on() {
             self.tell_changes(None, work);
         }
-        self.tracking.has_news
+        self.pushes.tracking.has_news
     }
 
     /// Posts what other shards are told of keys.
     pub(in crate::resp) fn post_copies(&mut self) {
-        self.tracking.has_news = false;
-        let Some(shards) = &mut self.shards else { return };
-        for (to, texts) in &mut self.tracking.outbox {
+        self.pushes.tracking.has_news = false;
+        let Some(shards) = &mut self.others.shards else { return };
+        for (to, texts) in &mut self.pushes.tracking.outbox {
             if texts.is_empty() {
                 continue;
             }
@@ -139,36 +136,16 @@ impl Resp {
         }
     }
 
-    /// Posts notes about tracking.
-    pub(super) fn post_tracking(&mut self, notes: Vec<(Shard, Note)>) {
-        let Some(shards) = &mut self.shards else { return };
-        for (to, note) in notes {
-            shards.outbox.to(to).messages.push(ShardMessage::Tracking(Box::new(note)));
-        }
-    }
-
-    fn others(&self) -> Vec<Shard> {
-        let count = self.shards.as_ref().map_or(0, |shards| shards.outbox.shards());
-        (0..count).map(Shard).filter(|shard| *shard != self.me()).collect()
-    }
-
-    /// Tells all other shards of a prefix that clients here have from now on.
-    pub(super) fn tell_prefix(&mut self, prefix: &[u8]) {
-        let note = |to| (to, Note::Prefix { prefix: prefix.to_vec(), on: true });
-        let notes = self.others().into_iter().map(note).collect();
-        self.post_tracking(notes);
-    }
-
     /// Tells all other shards which prefixes clients here have no more, and whether none of them tracks.
     pub(super) fn tell_unused(&mut self, prefixes: &[&[u8]]) {
-        let is_off = self.tracking.clients.is_empty();
+        let is_off = self.pushes.tracking.clients.is_empty();
         let mut notes = Vec::new();
-        for to in self.others() {
+        for to in self.others.all() {
             let off = |prefix: &&[u8]| (to, Note::Prefix { prefix: prefix.to_vec(), on: false });
             notes.extend(prefixes.iter().map(off));
             notes.extend(is_off.then_some((to, Note::Off)));
         }
-        self.post_tracking(notes);
+        self.others.post_tracking(notes);
     }
 
     /// Takes what another shard tells of keys.
@@ -188,18 +165,20 @@ impl Resp {
                     let tracks = reach.session(id).and_then(|session| session.tracking.as_deref());
                     if tracks.is_some_and(|tracks| !tracks.broadcast) {
                         let peers = &*reach.peers;
-                        self.tracking.table.add(key, Some(id), |id| peers.get(id).is_none());
+                        self.pushes.tracking.table.add(key, Some(id), |id| peers.get(id).is_none());
                     }
                 }
-                Copy::Changed(writer, key) => self.tracking.copy_changed(key, writer, &mut reach),
+                Copy::Changed(writer, key) => {
+                    self.pushes.tracking.copy_changed(key, writer, &mut reach)
+                }
                 Copy::All => {
-                    self.tracking.table.clear();
-                    self.tracking.tell_all(&mut reach);
+                    self.pushes.tracking.table.clear();
+                    self.pushes.tracking.tell_all(&mut reach);
                 }
             }
         }
         let notes = reach.notes;
-        self.post_tracking(notes);
+        self.others.post_tracking(notes);
     }
 
     /// Takes what another shard writes about tracking.
@@ -212,15 +191,15 @@ impl Resp {
         match note {
             Note::Prefix { prefix, on: true } => {
                 self.track_for(from);
-                self.tracking.prefixes.add_shard(&prefix, from);
+                self.pushes.tracking.prefixes.add_shard(&prefix, from);
             }
             Note::Prefix { prefix, on: false } => {
-                self.tracking.prefixes.remove_shard(&prefix, from);
+                self.pushes.tracking.prefixes.remove_shard(&prefix, from);
                 self.unfollow_ranges(&[&prefix]);
             }
             Note::Off => {
-                self.tracking.shards.remove(&from);
-                self.tracking.stop_if_off();
+                self.pushes.tracking.shards.remove(&from);
+                self.pushes.tracking.stop_if_off();
                 self.stop_tracking();
                 self.note_others();
             }
@@ -229,11 +208,11 @@ impl Resp {
                     .iter()
                     .find(|it| it.id.number == number && !it.is_remote())
                     .map(|it| it.id);
-                self.post_tracking(vec![(from, Note::Found { session, number, id: found })]);
+                self.others.post_tracking(vec![(from, Note::Found { session, number, id: found })]);
             }
             Note::Found { session, number, id } => {
                 if connections.get(session).is_some() {
-                    self.tracking.found.insert(session, (number, id));
+                    self.pushes.tracking.found.insert(session, (number, id));
                     connections.wake(session);
                 }
             }
@@ -246,7 +225,7 @@ impl Resp {
                 }
                 None => {
                     let note = Note::Untold { session, number: to.number };
-                    self.post_tracking(vec![(from, note)]);
+                    self.others.post_tracking(vec![(from, note)]);
                 }
             },
             Note::Untold { session, number } => {
@@ -254,7 +233,7 @@ impl Resp {
                 let notes = Vec::new();
                 let mut reach =
                     Reach { peers: connections, current: None, most, home: None, notes };
-                self.tracking.tell_broken(session, number, &mut reach);
+                self.pushes.tracking.tell_broken(session, number, &mut reach);
             }
         }
     }
@@ -268,37 +247,66 @@ impl Resp {
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
         let number = u64::try_from(asked.redirect?).ok()?;
-        let at = self.shard_of_client(number).filter(|&at| at != self.me())?;
+        let at = self.others.shard_of_client(number).filter(|&at| at != self.others.me())?;
         let id = work.connection.id;
-        if self.tracking.found.get(&id).is_some_and(|(found, _)| *found == number) {
+        if self.pushes.tracking.found.get(&id).is_some_and(|(found, _)| *found == number) {
             return None;
         }
-        self.post_tracking(vec![(at, Note::Find { session: id, number })]);
+        self.others.post_tracking(vec![(at, Note::Find { session: id, number })]);
         let request = Waiting::Request(OwnedArgs::of(args));
         work.connection.session.waiting = Some(Box::new(request));
         Some(Flow::Parked)
+    }
+
+    /// Who has the client of this number, if there is one: see [`ShardService::find_redirect`].
+    pub(super) fn redirect_to(
+        &mut self,
+        number: i64,
+        work: &Turn<'_>,
+    ) -> Option<(Shard, ConnectionId)> {
+        let (me, own) = (self.others.me(), work.connection.id);
+        let number = u64::try_from(number).ok()?;
+        if let Some(at) = self.others.shard_of_client(number).filter(|&at| at != me) {
+            let (found, id) = self.pushes.tracking.found.remove(&own)?;
+            return Some((at, id.filter(|_| found == number)?));
+        }
+        let of_clients = work.peers.iter().filter(|connection| !connection.is_remote());
+        let mut ids = of_clients.map(|connection| connection.id).chain([own]);
+        ids.find(|id| id.number == number).map(|id| (me, id))
+    }
+}
+
+impl Pushes {
+    /// Whether clients of other shards track.
+    pub(in crate::resp) fn tracks_for_others(&self) -> bool {
+        !self.tracking.shards.is_empty()
+    }
+}
+
+impl OtherShards {
+    /// Posts notes about tracking.
+    pub(super) fn post_tracking(&mut self, notes: Vec<(Shard, Note)>) {
+        let Some(shards) = &mut self.shards else { return };
+        for (to, note) in notes {
+            shards.outbox.to(to).messages.push(ShardMessage::Tracking(Box::new(note)));
+        }
+    }
+
+    fn all(&self) -> Vec<Shard> {
+        let count = self.shards.as_ref().map_or(0, |shards| shards.outbox.shards());
+        (0..count).map(Shard).filter(|shard| *shard != self.me()).collect()
+    }
+
+    /// Tells all other shards of a prefix that clients here have from now on.
+    pub(super) fn tell_prefix(&mut self, prefix: &[u8]) {
+        let note = |to| (to, Note::Prefix { prefix: prefix.to_vec(), on: true });
+        let notes = self.all().into_iter().map(note).collect();
+        self.post_tracking(notes);
     }
 
     /// The shard of the client of this number.
     fn shard_of_client(&self, number: u64) -> Option<Shard> {
         let shards = u64::from(self.shards.as_ref()?.outbox.shards());
         Some(Shard((number.checked_sub(1)? % shards) as u16))
-    }
-
-    /// Who has the client of this number, if there is one: see [`Resp::find_redirect`].
-    pub(super) fn redirect_to(
-        &mut self,
-        number: i64,
-        work: &Turn<'_>,
-    ) -> Option<(Shard, ConnectionId)> {
-        let (me, own) = (self.me(), work.connection.id);
-        let number = u64::try_from(number).ok()?;
-        if let Some(at) = self.shard_of_client(number).filter(|&at| at != me) {
-            let (found, id) = self.tracking.found.remove(&own)?;
-            return Some((at, id.filter(|_| found == number)?));
-        }
-        let of_clients = work.peers.iter().filter(|connection| !connection.is_remote());
-        let mut ids = of_clients.map(|connection| connection.id).chain([own]);
-        ids.find(|id| id.number == number).map(|id| (me, id))
     }
 }

@@ -11,7 +11,8 @@
 use super::history::History;
 use super::note::{Asked, Begun, Missed, Note, Refusal, Since, write_change};
 use super::outputs::Outputs;
-use super::{AGAIN, Resp};
+use super::{AGAIN, ShardService};
+use crate::resp::parts::Pushes;
 use crate::shards::ShardMessage;
 use core::ops::Range;
 use hashbrown::HashMap;
@@ -115,17 +116,17 @@ impl Home {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// Follows a range for a watch of a client of the shard `by`. What was told before must have been passed on.
-    /// `None`: it waits for data, and [`Resp::watch_ready`] goes on.
+    /// `None`: it waits for data, and [`ShardService::watch_ready`] goes on.
     pub(super) fn begin_at_home(
         &mut self,
         by: Shard,
         asked: Asked,
     ) -> Option<Result<Begun, Refusal>> {
-        let me = self.me();
+        let me = self.others.me();
         let most = self.history_bytes_max();
-        let home = &mut self.watching.home;
+        let home = &mut self.pushes.watching.home;
         let engine = self.node.engine_mut();
         let range = &asked.range;
         let known = home.by_range.get(range).copied();
@@ -174,13 +175,13 @@ impl Resp {
                 home.feeds.insert((by, asked.feed), follower);
             }
         }
-        self.serves_others |= by != me;
+        self.pushes.serves_others |= by != me;
         Some(Ok(Begun { number, missed }))
     }
 
     /// A watch of a client of the shard `by` has ended.
     pub(super) fn end_at_home(&mut self, by: Shard, watch: u32, feed: u32) {
-        let home = &mut self.watching.home;
+        let home = &mut self.pushes.watching.home;
         let waits = |(_, shard, asked): &(Ticket, Shard, Asked)| {
             (*shard, asked.watch, asked.feed) == (by, watch, feed)
         };
@@ -218,7 +219,7 @@ impl Resp {
         ticket: Ticket,
         failure: Option<&EngineError>,
     ) -> Option<(Shard, u32, Result<Begun, Refusal>)> {
-        let waiting = &mut self.watching.home.waiting;
+        let waiting = &mut self.pushes.watching.home.waiting;
         let at = waiting.iter().position(|(waits, ..)| *waits == ticket)?;
         let (_, by, asked) = waiting.swap_remove(at);
         let watch = asked.watch;
@@ -236,8 +237,8 @@ impl Resp {
         key: Range<usize>,
         outputs: &mut Outputs<'_>,
     ) {
-        let (me, most) = (self.me(), self.history_bytes_max());
-        let home = &mut self.watching.home;
+        let (me, most) = (self.others.me(), self.history_bytes_max());
+        let home = &mut self.pushes.watching.home;
         let mut takers = core::mem::take(&mut home.takers);
         for follower in followers {
             if let Some(followed) = home.followed.get(follower) {
@@ -249,8 +250,8 @@ impl Resp {
         for one in takers.chunk_by(|one, other| one.0 == other.0) {
             let feeds = one.iter().map(|(_, feed)| *feed);
             if one[0].0 == me {
-                self.watching.clients.deliver(me, number, feeds, &text, outputs);
-            } else if let Some(shards) = &mut self.shards {
+                self.pushes.watching.clients.deliver(me, number, feeds, &text, outputs);
+            } else if let Some(shards) = &mut self.others.shards {
                 let batch = shards.outbox.to(one[0].0);
                 write_change(number, feeds, &text, &mut batch.bytes);
                 let upto = batch.bytes.len();
@@ -260,7 +261,7 @@ impl Resp {
                 }
             }
         }
-        let home = &mut self.watching.home;
+        let home = &mut self.pushes.watching.home;
         if followers.contains(&HISTORY) {
             home.history.add(number, &text, key, most);
         }
@@ -271,7 +272,7 @@ impl Resp {
     /// What a range holds is not known any more: it has to be followed anew.
     pub(super) fn lose(&mut self, followers: &[Follower], range: &KeyRange) {
         let most = self.history_bytes_max();
-        let home = &mut self.watching.home;
+        let home = &mut self.pushes.watching.home;
         for &id in followers {
             if id == HISTORY {
                 home.history.add_reset(home.number, range, most);
@@ -285,24 +286,12 @@ impl Resp {
         }
     }
 
-    /// Data has come, or will not, that a lost range waits for perhaps.
-    pub(super) fn retry_lost(&mut self, ticket: Ticket) {
-        let home = &mut self.watching.home;
-        for id in &home.behind {
-            if let Some(followed) = home.followed.get_mut(id)
-                && followed.ticket == Some(ticket)
-            {
-                followed.again_at = 0;
-            }
-        }
-    }
-
     /// Follows anew what was lost, and has its takers resync.
     pub(super) fn follow_again(&mut self) {
         let (uptime, history) = (self.time.uptime, self.history_bytes_max());
         let (soon, late) = AGAIN;
-        for id in self.watching.home.behind.clone() {
-            let home = &mut self.watching.home;
+        for id in self.pushes.watching.home.behind.clone() {
+            let home = &mut self.pushes.watching.home;
             let Some(followed) = home.followed.get_mut(&id) else { continue };
             if followed.again_at > uptime {
                 continue;
@@ -353,8 +342,8 @@ impl Resp {
 
     /// Gives a note to a shard: by message, or at once where it is this one.
     pub(super) fn note_to(&mut self, to: Shard, note: Note) {
-        let me = self.me();
-        match &mut self.shards {
+        let me = self.others.me();
+        match &mut self.others.shards {
             Some(shards) if to != me => {
                 shards.outbox.to(to).messages.push(ShardMessage::Watching(Box::new(note)));
             }
@@ -362,15 +351,29 @@ impl Resp {
                 Note::Begin(asked) => {
                     let watch = asked.watch;
                     if let Some(answer) = self.begin_at_home(me, asked) {
-                        self.watching.clients.answered(me, watch, answer);
+                        self.pushes.watching.clients.answered(me, watch, answer);
                     }
                 }
                 Note::Answer(watch, answer) => {
-                    self.watching.clients.answered(me, watch, answer);
+                    self.pushes.watching.clients.answered(me, watch, answer);
                 }
                 Note::End { watch, feed } => self.end_at_home(me, watch, feed),
-                Note::Resync { feed } => self.watching.clients.resync(me, feed),
+                Note::Resync { feed } => self.pushes.watching.clients.resync(me, feed),
             },
+        }
+    }
+}
+
+impl Pushes {
+    /// Data has come, or will not, that a lost range waits for perhaps.
+    pub(super) fn retry_lost(&mut self, ticket: Ticket) {
+        let home = &mut self.watching.home;
+        for id in &home.behind {
+            if let Some(followed) = home.followed.get_mut(id)
+                && followed.ticket == Some(ticket)
+            {
+                followed.again_at = 0;
+            }
         }
     }
 }

@@ -31,9 +31,11 @@ pub(crate) use note::Note;
 use super::remote::wait_for_answers;
 use super::session::{Session, Waiting};
 use super::tracking::RANGES;
-use super::{Flow, Resp, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::resp::parts::OtherShards;
+use crate::resp::parts::Pushes;
 use crate::shards::Shards;
 use clients::Clients;
 use headwater_base::hash::Secret;
@@ -75,7 +77,7 @@ impl Watching {
     }
 }
 
-impl Resp {
+impl ShardService {
     /// Executes RANGE.WATCH and RANGE.UNWATCH.
     pub(super) fn range_watch(
         &mut self,
@@ -113,7 +115,7 @@ impl Resp {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Flow {
-        let most = self.lowered.clients.subscriptions_max;
+        let most = self.settings.lowered.clients.subscriptions_max;
         if range.is_empty() {
             self.refuse_watch(format_args!("the range is empty: first is not before last"), work);
             return Flow::Next;
@@ -131,14 +133,14 @@ impl Resp {
         self.tell_watchers(work);
         let home = self.home_of(range);
         let connection = work.connection.id;
-        let (id, feed, homes) = self.watching.clients.begin(connection, range, home, from);
+        let (id, feed, homes) = self.pushes.watching.clients.begin(connection, range, home, from);
         work.connection.session.watches.push(id);
         work.connection.session.watch_bytes += range.first.len() + range.last.len();
         for (home, from) in homes {
             self.note_to(home, Note::Begin(Asked { watch: id, feed, range: range.clone(), from }));
         }
-        if self.watching.clients.is_ready(id) {
-            self.watching.clients.take_ready();
+        if self.pushes.watching.clients.is_ready(id) {
+            self.pushes.watching.clients.take_ready();
             self.answer_watch(id, work);
             return Flow::Next;
         }
@@ -153,31 +155,25 @@ impl Resp {
 
     /// Answers the beginning of a watch: all homes have.
     pub(super) fn answer_watch(&mut self, id: u32, work: &mut Turn<'_>) {
-        let most = self.lowered.clients.watch_output_bytes_max;
+        let most = self.settings.lowered.clients.watch_output_bytes_max;
         let version = work.connection.session.version;
-        if let Err(refusal) = self.watching.clients.answer(id, version, most, work.out) {
+        if let Err(refusal) = self.pushes.watching.clients.answer(id, version, most, work.out) {
             work.connection.session.watches.retain(|&other| other != id);
             let bytes = self.end_watch(id);
             work.connection.session.watch_bytes -= bytes;
             let before = work.out.len();
             encoder(work).error(refusal.code, format_args!("{}", refusal.text));
-            self.note_error(before, work);
+            self.figures.note_error(before, work);
         }
     }
 
     /// Ends a watch; the bytes of its range's ends.
     fn end_watch(&mut self, id: u32) -> usize {
-        let Some((feed, range, homes)) = self.watching.clients.end(id) else { return 0 };
+        let Some((feed, range, homes)) = self.pushes.watching.clients.end(id) else { return 0 };
         for home in homes {
             self.note_to(home, Note::End { watch: id, feed });
         }
         range.first.len() + range.last.len()
-    }
-
-    /// What a watch is of.
-    pub(super) fn watched_range(&self, id: u32) -> Option<&KeyRange> {
-        let clients = &self.watching.clients;
-        Some(&clients.feeds.get(&clients.watches.get(&id)?.feed)?.range)
     }
 
     /// Ends a watch of another client than the one being served, and tells it why.
@@ -216,14 +212,14 @@ impl Resp {
     /// Where keys live has changed: what had one home may have several now.
     pub(in crate::resp) fn place_watches(&mut self) {
         let mut moved = Vec::new();
-        for (&id, feed) in &self.watching.clients.feeds {
+        for (&id, feed) in &self.pushes.watching.clients.feeds {
             if feed.home.is_some_and(|home| self.home_of(&feed.range) != Some(home)) {
                 moved.push(id);
             }
         }
         for id in moved {
-            let all = self.watching.clients.homes(None);
-            let Some(feed) = self.watching.clients.feeds.get_mut(&id) else { continue };
+            let all = self.pushes.watching.clients.homes(None);
+            let Some(feed) = self.pushes.watching.clients.feeds.get_mut(&id) else { continue };
             let Some(before) = feed.home.take() else { continue };
             let (range, watches) = (feed.range.clone(), feed.watches.clone());
             for home in all.into_iter().filter(|&home| home != before) {
@@ -253,10 +249,10 @@ impl Resp {
             }
             Note::End { watch, feed } => self.end_at_home(from, watch, feed),
             Note::Answer(watch, answer) => {
-                self.watching.clients.answered(from, watch, answer);
-                self.wake_watchers(connections);
+                self.pushes.watching.clients.answered(from, watch, answer);
+                self.pushes.wake_watchers(connections);
             }
-            Note::Resync { feed } => self.watching.clients.resync(from, feed),
+            Note::Resync { feed } => self.pushes.watching.clients.resync(from, feed),
         }
     }
 
@@ -268,14 +264,7 @@ impl Resp {
         connections: &mut Connections<Session>,
     ) {
         self.note_to(to, Note::Answer(watch, answer));
-        self.wake_watchers(connections);
-    }
-
-    /// Has the clients answered whose watches have begun.
-    fn wake_watchers(&mut self, connections: &mut Connections<Session>) {
-        for id in self.watching.clients.take_ready() {
-            connections.wake(id);
-        }
+        self.pushes.wake_watchers(connections);
     }
 
     /// Data has come for which a watch waits perhaps, or does not come.
@@ -285,7 +274,7 @@ impl Resp {
         failure: Option<&EngineError>,
         connections: &mut Connections<Session>,
     ) {
-        self.retry_lost(ticket);
+        self.pushes.retry_lost(ticket);
         self.tell_all_watchers(connections);
         if let Some((to, watch, answer)) = self.watch_ready(ticket, failure) {
             self.answer_to(to, watch, answer, connections);
@@ -303,7 +292,7 @@ impl Resp {
         let mut outputs = Outputs { peers: connections, own: None, most };
         while let Some(change) = read_change(&mut bytes) {
             let feeds = change.feeds.iter().map(|feed| u32::from_le_bytes(*feed));
-            let clients = &mut self.watching.clients;
+            let clients = &mut self.pushes.watching.clients;
             clients.deliver(from, change.number, feeds, change.text, &mut outputs);
         }
     }
@@ -321,7 +310,7 @@ impl Resp {
     /// Sends watching clients what has happened; none is being served.
     #[inline]
     pub(super) fn tell_all_watchers(&mut self, peers: &mut Connections<Session>) {
-        for range in self.watching.home.history.forget_old(self.time.uptime) {
+        for range in self.pushes.watching.home.history.forget_old(self.time.uptime) {
             self.node.engine_mut().unfollow(&range, HISTORY);
         }
         if self.has_to_tell() {
@@ -331,38 +320,33 @@ impl Resp {
     }
 
     fn watch_bounds(&self) -> (usize, usize) {
-        (self.lowered.clients.watch_output_bytes_max, self.clients_bytes_max)
+        (self.settings.lowered.clients.watch_output_bytes_max, self.bound.clients_bytes_max)
     }
 
     /// What this shard's history may take.
     fn history_bytes_max(&self) -> usize {
-        let shards = self.shards.as_ref().map_or(1, |shards| shards.outbox.shards());
-        self.lowered.clients.watch_history_bytes_max / usize::from(shards)
-    }
-
-    /// Which shard this is.
-    pub(super) fn me(&self) -> Shard {
-        self.shards.as_ref().map_or(Shard(0), |shards| shards.me)
+        let shards = self.others.shards.as_ref().map_or(1, |shards| shards.outbox.shards());
+        self.settings.lowered.clients.watch_history_bytes_max / usize::from(shards)
     }
 
     #[inline]
     fn has_to_tell(&mut self) -> bool {
         self.hear();
-        let Watching { home, clients } = &self.watching;
+        let Watching { home, clients } = &self.pushes.watching;
         !home.inbox.is_empty() || !home.behind.is_empty() || !clients.behind.is_empty()
     }
 
     /// Notes whether clients of other shards watch or track something here.
     pub(super) fn note_others(&mut self) {
-        self.serves_others =
-            self.watching.home.serves_others(self.me()) || self.tracks_for_others();
+        self.pushes.serves_others = self.pushes.watching.home.serves_others(self.others.me())
+            || self.pushes.tracks_for_others();
     }
 
     /// Posts what a client of another shard is answered, and behind it what has happened meanwhile (A3).
     #[inline]
     pub(super) fn post_news(&mut self, work: &mut Turn<'_>) {
-        if self.serves_others && work.connection.is_remote() {
-            self.post_replies(work.connection);
+        if self.pushes.serves_others && work.connection.is_remote() {
+            self.others.post_replies(work.connection);
             self.tell_watchers(work);
             self.post_copies();
         }
@@ -375,7 +359,7 @@ impl Resp {
             return false;
         }
         self.hear();
-        if !self.has_changed_remotely(work) && self.watching.home.inbox.is_empty() {
+        if !self.has_changed_remotely(work) && self.pushes.watching.home.inbox.is_empty() {
             return false;
         }
         if work.out.is_empty() && work.held.is_empty() {
@@ -399,7 +383,7 @@ impl Resp {
     #[cold]
     fn take_notifications(&mut self) {
         let engine = self.node.engine_mut();
-        let told = match &mut self.shards {
+        let told = match &mut self.others.shards {
             None => engine.take_notifications(),
             Some(shards) => {
                 let mut told = Vec::new();
@@ -417,15 +401,15 @@ impl Resp {
             let others = told.followers.partition_point(|follower| *follower < RANGES);
             let (others, tracking) = told.followers.split_at(others);
             if !tracking.is_empty() {
-                self.tracking.hear(&told.what);
+                self.pushes.tracking.hear(&told.what);
             }
             if tracking.contains(&RANGES)
                 && let NotifiedChange::Reset { range } = &told.what
             {
-                self.tracking.lose_range(range);
+                self.pushes.tracking.lose_range(range);
             }
             if others.last().is_some_and(|last| *last >= HISTORY) {
-                self.watching.home.inbox.push(told);
+                self.pushes.watching.home.inbox.push(told);
             } else if let NotifiedChange::Set { value, .. } = told.what {
                 self.node.engine_mut().release(value);
             }
@@ -435,8 +419,8 @@ impl Resp {
     #[cold]
     fn tell(&mut self, outputs: &mut Outputs<'_>) {
         for _ in 0..ROUNDS {
-            for told in core::mem::take(&mut self.watching.home.inbox) {
-                let home = &mut self.watching.home;
+            for told in core::mem::take(&mut self.pushes.watching.home.inbox) {
+                let home = &mut self.pushes.watching.home;
                 home.number += 1;
                 match told.what {
                     NotifiedChange::Set { key, value } => {
@@ -459,12 +443,34 @@ impl Resp {
                 }
             }
             self.follow_again();
-            self.watching.clients.catch_up(outputs);
+            self.pushes.watching.clients.catch_up(outputs);
             self.hear();
-            if self.watching.home.inbox.is_empty() {
+            if self.pushes.watching.home.inbox.is_empty() {
                 return;
             }
         }
+    }
+}
+
+impl Pushes {
+    /// What a watch is of.
+    pub(super) fn watched_range(&self, id: u32) -> Option<&KeyRange> {
+        let clients = &self.watching.clients;
+        Some(&clients.feeds.get(&clients.watches.get(&id)?.feed)?.range)
+    }
+
+    /// Has the clients answered whose watches have begun.
+    fn wake_watchers(&mut self, connections: &mut Connections<Session>) {
+        for id in self.watching.clients.take_ready() {
+            connections.wake(id);
+        }
+    }
+}
+
+impl OtherShards {
+    /// Which shard this is.
+    pub(super) fn me(&self) -> Shard {
+        self.shards.as_ref().map_or(Shard(0), |shards| shards.me)
     }
 }
 
