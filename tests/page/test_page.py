@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 import redis
@@ -9,6 +10,19 @@ import redis
 from browser import Browser, Server, until
 
 TIMELINE = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
+
+# A WebAssembly module whose function replies the value that it is called for:
+# (module
+#   (import "headwater" "value_len" (func $value_len (result i32)))
+#   (import "headwater" "reply_value" (func $reply_value (param i32 i32) (result i32)))
+#   (func (export "call") (result i32)
+#     (drop (call $reply_value (i32.const 0) (call $value_len))) (i32.const 0)))
+REPLIES_THE_VALUE = bytes.fromhex(
+    "00 61 73 6d 01 00 00 00 01 0b 02 60 00 01 7f 60 02 7f 7f 01 7f 02 2f 02 09 68 65 61 64 77 61 74"
+    "65 72 09 76 61 6c 75 65 5f 6c 65 6e 00 00 09 68 65 61 64 77 61 74 65 72 0b 72 65 70 6c 79 5f 76"
+    "61 6c 75 65 00 01 03 02 01 00 07 08 01 04 63 61 6c 6c 00 02 0a 0d 01 0b 00 41 00 10 00 10 01 1a"
+    "41 00 0b"
+)
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +156,11 @@ def test_every_operator_is_an_edge(browser, server, client):
     assert tab.eval("document.querySelectorAll('svg.graph .edge').length") == len(joins)
     row = "[...document.querySelectorAll('section[aria-label=\"Installed joins\"] tbody tr')].map(it => [...it.cells].map(it => it.textContent))"
     (slow,) = [cells for cells in tab.eval(row) if cells[0].startswith("slow")]
-    # Outputs, hits, computed, updates.
+    # Outputs, hits, computed, updates; then the time that these took.
     assert slow[1:5] == ["1", "2", "1", "1"]
+    assert re.fullmatch(r"[1-9][0-9]* µs|[0-9.]+ ms", slow[5]), slow
+    assert client.execute_command("JOIN.INFO", "slow")[b"maintenance_usec"] > 0
+    tab.sees("of maintenance")
     tab.is_accessible("joins of all kinds")
     tab.picture("joins-kinds")
     tab.is_clean(server.http)
@@ -320,6 +337,12 @@ def test_a_join_is_tried_and_installed(browser, server, client):
     assert caret[0][caret[1].index("^"):].startswith("chek"), caret
     tab.is_accessible("a join with an error")
     tab.picture("join-error")
+    # To install it is refused as it is to try it.
+    tab.type("#join-name", "wrong")
+    tab.click("#install")
+    until("the mistake is not shown", lambda: tab.eval("document.getElementById('caret')?.textContent") == "\n".join(caret))
+    assert "^" not in tab.eval("document.querySelector('#tried .bad').textContent")
+    tab.type("#join-name", "")
     tab.type("#spec", TIMELINE)
     tab.click("#try")
     tab.sees("It would give")
@@ -351,6 +374,35 @@ def test_a_derived_key_is_explained_and_verified(browser, server, client):
     assert tab.eval("document.querySelectorAll('.step').length") >= 5
     tab.type("#verify-prefix", "t|")
     tab.press("Enter")
+    tab.sees("No differences.")
+    tab.is_clean(server.http)
+    tab.close()
+
+
+@pytest.mark.parametrize("server", [["--shards", "1"], ["--shards", "3"]], indirect=True)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_differs_is_shown(browser, server, client, width):
+    """A function may no longer reply as much as it did: what is stored is not what would be computed now."""
+    client.execute_command("FN.LOAD", "same", REPLIES_THE_VALUE)
+    client.execute_command("JOIN.ADD", "shown", "shown|<id> = map:same text|<id>")
+    client.mset({"text|1": "short", "text|2": "too long a text", "text|<b>": "<img src=x> is text as well"})
+    assert len(client.execute_command("PREFIX", "shown|")) == 3
+    client.config_set("function-reply-bytes-max", 10)
+    tab = browser.open(f"http://{server.http}/#explain", width=width)
+    tab.type("#verify-prefix", "shown|")
+    tab.press("Enter")
+    tab.sees("2 differences")
+    rows = "[...document.querySelectorAll('#verified tbody tr')].map(it => [...it.cells].map(it => it.textContent))"
+    assert tab.eval(rows) == [
+        ["shown|2", "too long a text", "(no such key)"],
+        ["shown|<b>", "<img src=x> is text as well", "(no such key)"],
+    ]
+    tab.is_accessible("differences")
+    tab.picture(f"differences-{width}-{client.info('shards')['shards']}")
+    # What is stored is not changed by the comparison; and computed anew it is what VERIFY has told.
+    assert client.get("shown|2") == b"too long a text"
+    client.config_set("function-reply-bytes-max", 100)
+    tab.click("form:has(#verify-prefix) button")
     tab.sees("No differences.")
     tab.is_clean(server.http)
     tab.close()

@@ -8,6 +8,7 @@ use crate::reads::Reads;
 use crate::report::{Counters, Stats, TableReport};
 use crate::scratch::Scratch;
 use crate::status::GroupNote;
+use crate::stopwatch::Timing;
 use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::hash::Secret;
@@ -42,6 +43,7 @@ pub struct Engine {
     pub(crate) calls: Calls,
     pub(crate) memory: Memory,
     pub(crate) counters: Counters,
+    pub(crate) timing: Timing,
     pub(crate) scratch: Scratch,
 }
 
@@ -61,6 +63,7 @@ impl Engine {
             calls: Calls::default(),
             memory: Memory::new(secret, draws),
             counters: Counters::default(),
+            timing: Timing::default(),
             scratch: Scratch::default(),
         }
     }

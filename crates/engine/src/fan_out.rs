@@ -443,6 +443,8 @@ impl Engine {
         }
         let SourceChange { plan, reader, known_slots, key, old, new } = &**change;
         let alone = self.begin_calls();
+        let mut step = self.begin_step(reader.join);
+        self.note_targets(&mut step, targets.len());
         if reader.source as usize == plan.value_source() {
             self.update_targets(plan, targets, *known_slots, key, (*old, *new));
         } else {
@@ -450,6 +452,7 @@ impl Engine {
                 self.log_check(*reader, target, key, old.is_some());
             }
         }
+        self.end_step(reader.join, step);
         if alone {
             self.end_calls();
         }

@@ -314,6 +314,7 @@ impl Engine {
                 ("rebuilds", join.counters.rebuilds),
                 ("hits", join.counters.hits),
                 ("updates", join.counters.updates),
+                ("maintenance_usec", join.counters.maintenance.nanos.div_ceil(1000)),
                 ("outputs", self.own_keys(join.layer) as u64),
             ],
         }

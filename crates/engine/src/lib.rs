@@ -6,7 +6,7 @@
 //! (`maintain`), or when they are read (`refresh`). Everything can be forgotten and computed again.
 //!
 //! The engine does no I/O and knows no clock: time, and data from elsewhere, are inputs, and
-//! what it asks of the world comes out as [`Effect`]s.
+//! what it asks of the world comes out as [`Effect`]s. (A [`Stopwatch`] may be lent to it, whose readings go into figures alone.)
 
 #![no_std]
 extern crate alloc;
@@ -70,6 +70,7 @@ mod sources;
 mod span;
 mod spill;
 mod status;
+mod stopwatch;
 mod streams;
 mod tally;
 mod updaters;
@@ -99,4 +100,5 @@ pub use report::{
     SourceReport, Stats, Stop, TableOptions, TableReport, Ticket,
 };
 pub use shards::RemoteReport;
+pub use stopwatch::Stopwatch;
 pub use streams::{StreamBytes, StreamReport};

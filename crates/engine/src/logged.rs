@@ -62,6 +62,15 @@ impl Engine {
         if work.log.is_empty() {
             return Ok(false);
         }
+        let join = self.views.statuses.get(id).join;
+        let step = self.begin_step(join);
+        let applied = self.apply_all_logged(id, wanted);
+        self.end_step(join, step);
+        applied
+    }
+
+    fn apply_all_logged(&mut self, id: StatusId, wanted: &KeyRange) -> Result<bool, Missing> {
+        let Some(work) = &self.views.statuses.get(id).work else { return Ok(false) };
         if let Some((LogEntry { source, context, key }, was_there)) = work.log.only() {
             let mut room = core::mem::take(&mut self.scratch.entry_room);
             room.clear();

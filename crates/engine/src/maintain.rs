@@ -141,6 +141,7 @@ impl Engine {
             return;
         }
         self.bound_fan_outs();
+        let mut step = self.begin_step(reader.join);
         let mut targets = core::mem::take(&mut self.scratch.target_room);
         let components = plan.pattern(source).components.len();
         for depth in 0..=components {
@@ -152,6 +153,7 @@ impl Engine {
             };
             targets.clear();
             self.views.updaters.targets_of(id, key, &mut targets);
+            self.note_targets(&mut step, targets.len());
             if !self.views.gatherings.is_empty() {
                 targets.retain(|&target| !self.views.is_ahead(reader, target, key));
             }
@@ -185,6 +187,7 @@ impl Engine {
             }
         }
         self.scratch.target_room = targets;
+        self.end_step(reader.join, step);
     }
 
     /// Tells that copies of a source key, which are its cell, have its new value.

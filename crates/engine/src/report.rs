@@ -1,5 +1,6 @@
 //! What the engine's methods take and give back: options, outcomes, errors and reports.
 
+use crate::stopwatch::MaintenanceTime;
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::functions::CallError;
@@ -396,6 +397,8 @@ pub(crate) struct JoinCounters {
     pub(crate) hits: u64,
     /// Changes of sources that were applied to materialized ranges: one for each range that a change concerns.
     pub(crate) updates: u64,
+    /// What keeping materialized ranges up to date has taken.
+    pub(crate) maintenance: MaintenanceTime,
 }
 
 /// Work done since the start.

@@ -335,6 +335,8 @@ fn nonsense_is_answered_with_what_is_allowed() {
             assert_eq!(answer.problem(400), "BAD_REQUEST", "{target}");
             assert!(answer.json()["allowed"].is_string(), "{target}");
         }
+        let allowed = get(&server, "/v1/explain").json()["allowed"].to_string();
+        assert!(allowed.contains("key;") && allowed.contains("prefix"), "{allowed}");
         assert_eq!(
             put(&server, &format!("/v1/keys/{}", "k".repeat(1025)), b"x").problem(400),
             "ERR"
@@ -771,6 +773,23 @@ fn a_join_is_tried_before_it_is_installed() {
         }
         let answer = try_join(&server, "t|<u>|<time> = chek s|<u>|<p> copy p|<p>|<time>", &[]);
         assert_eq!((answer.problem(400).as_str(), &answer.json()["at"]), ("JOIN", &json!(15)));
+        // Installing it is refused in the same place, and the text is not repeated.
+        for spec in
+            ["t|<u>|<time> = chek s|<u>|<p> copy p|<p>|<time>", "t|<u>|<time>\n = chek s|<u>|<p>"]
+        {
+            let body = json!({ "name": "wrong", "spec": spec }).to_string();
+            let answer = ask(
+                &server,
+                "POST /v1/joins",
+                &["Content-Type: application/json"],
+                body.as_bytes(),
+            );
+            let at = spec.find("chek").unwrap();
+            assert_eq!((answer.problem(400).as_str(), &answer.json()["at"]), ("ERR", &json!(at)));
+            let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+            assert!(detail.contains("`chek`") && !detail.contains('^'), "{detail}");
+            assert!(!detail.contains("<u>"), "{detail}");
+        }
         // It must get along with the others, and may read what they give.
         run(&server, &["JOIN.ADD", "karma", "karma|<a> = count vote|<a>|<id>|<voter>"]);
         let told = try_join(&server, "board|<k>|<a> = copy karma|<a> as <k>", &[]);

@@ -52,6 +52,19 @@ impl Problem {
         self
     }
 
+    /// The same without what a command quotes of a text and the mark below it, for which a reply has one line alone: where it is
+    /// wrong is told by a number (`at`).
+    pub(super) fn without_quote(mut self, text: &str) -> Self {
+        if self.detail.ends_with('^') {
+            let lines = text.lines().filter(|line| !line.trim().is_empty());
+            let quoted = lines.filter_map(|line| self.detail.rfind(&format!(" {line} ")));
+            if let Some(at) = quoted.max() {
+                self.detail.truncate(at);
+            }
+        }
+        self
+    }
+
     /// The session ended before it answered.
     pub(super) fn lost() -> Self {
         let text = "the session ended before it answered: its client was ended, or the server ends";

@@ -36,11 +36,16 @@ fn no_query(request: &Request) -> Result<(), Problem> {
 /// Why a key or a range is as it is.
 pub(super) async fn explain(State(api): State<Api>, request: Request) -> Answer {
     let query = Query::parse(request.uri().query(), &["key", "first", "last", "prefix"])?;
+    let names_range = ["first", "last", "prefix"].iter().any(|name| query.get(name).is_some());
+    let allowed = "key; or first and last (an empty last: to the end); or prefix";
     if let Some(key) = query.get("key") {
-        if ["first", "last", "prefix"].iter().any(|name| query.get(name).is_some()) {
-            return Err(Problem::bad("both a key and a range are named", "key, or a range"));
+        if names_range {
+            return Err(Problem::bad("both a key and a range are named", allowed));
         }
         return ask(&api, caller(&request), &[b"EXPLAIN", key]).await;
+    }
+    if !names_range {
+        return Err(Problem::bad("neither a key nor a range is named", allowed));
     }
     let (first, last) = query.range()?;
     ask(&api, caller(&request), &[b"EXPLAIN.RANGE", &first, &last]).await
@@ -198,7 +203,8 @@ pub(super) async fn add_join(State(api): State<Api>, request: Request) -> Answer
     let mut session = api.connector.open(&caller).await?;
     let mut words = vec![b"JOIN.ADD", join.name.as_bytes(), join.spec.as_bytes()];
     words.extend(join.replace.then_some(&b"REPLACE"[..]));
-    Ok(JsonAnswer(json::of_reply(&session.call(&words, usize::MAX).await?)))
+    let reply = session.call(&words, usize::MAX).await;
+    Ok(JsonAnswer(json::of_reply(&reply.map_err(|it| it.without_quote(&join.spec))?)))
 }
 
 #[derive(Deserialize)]

@@ -216,6 +216,8 @@ impl ShardService {
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
         let mut node =
             Node::new(Settings { limits: config.limits.to_limits(), secret, draws: random() });
+        // A simulation is the same each time.
+        node.engine_mut().set_stopwatch((!cfg!(test)).then_some(times::now));
         provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let common = shards.as_ref().map(|shards| shards.outbox.transport().sources().clone());

@@ -218,7 +218,7 @@ impl CommandTimes {
 }
 
 /// A moment, in nanoseconds.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

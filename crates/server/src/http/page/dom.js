@@ -35,6 +35,16 @@ export function size(bytes) {
   return "";
 }
 
+/** A time in microseconds. */
+export function duration(micros) {
+  let figure = Number(micros) || 0;
+  for (const unit of ["µs", "ms"]) {
+    if (figure < 1000) return `${figure < 10 && unit === "ms" ? figure.toFixed(1) : Math.round(figure)} ${unit}`;
+    figure /= 1000;
+  }
+  return `${figure < 10 ? figure.toFixed(1) : number(Math.round(figure))} s`;
+}
+
 /** A table; columns are [title, class]. */
 export function table(caption, columns, rows, empty) {
   if (rows.length === 0) return make("p", { class: "faint" }, empty);

@@ -3,6 +3,9 @@
 import { ask, shown } from "./api.js";
 import { make, table } from "./dom.js";
 
+/** VERIFY tells no more of them. */
+const MOST_DIFFERENCES = 100;
+
 export async function explain(main, query, signal) {
   const key = make("input", { id: "key", value: query.get("key") || "", class: "mono", spellcheck: "false", autocapitalize: "off" });
   const form = make("form", { class: "row" }, make("label", { class: "wide" }, "Key", key), make("button", { type: "submit" }, "Explain"));
@@ -25,10 +28,12 @@ export async function explain(main, query, signal) {
     verified.replaceChildren(make("p", { class: "faint" }, "…"));
     try {
       const { differences } = await ask(`/v1/verify?prefix=${encodeURIComponent(prefix.value)}`, { signal });
-      const rows = differences.map((it) => [shown(it.key), shown(it.stored), shown(it.recomputed)]);
-      verified.replaceChildren(differences.length
-        ? table("Differences", [["Key", "key"], ["Stored", "value"], ["Recomputed", "value"]], rows, "")
-        : make("p", { class: "good" }, "No differences."));
+      const value = (it) => (it === null ? make("span", { class: "faint" }, "(no such key)") : shown(it));
+      const rows = differences.map((it) => [shown(it.key), value(it.stored), value(it.recomputed)]);
+      const many = rows.length === 1 ? "1 difference." : `${rows.length}${rows.length < MOST_DIFFERENCES ? "" : " or more"} differences.`;
+      verified.replaceChildren(...(rows.length
+        ? [make("p", { class: "bad", role: "alert" }, many), table("Differences", [["Key", "key"], ["Stored", "value"], ["Computed now", "value"]], rows, "")]
+        : [make("p", { class: "good" }, "No differences.")]));
     } catch (error) {
       verified.replaceChildren(make("p", { class: "bad", role: "alert" }, error.message));
     }

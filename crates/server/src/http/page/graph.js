@@ -1,8 +1,8 @@
 // Joins as a graph: tables as nodes in layers, the join's sources as edges.
 
-import { number, svg } from "./dom.js";
+import { duration, number, svg } from "./dom.js";
 
-const [WIDTH, HEIGHT, GAP_X, GAP_Y] = [190, 72, 100, 24];
+const [WIDTH, HEIGHT, GAP_X, GAP_Y] = [190, 90, 100, 24];
 const OPERATORS = new Set(["check", "copy", "index", "count", "sum", "min", "max", "avg", "first", "last", "distinct"]);
 /** Operators with a number before their pattern. */
 const COUNTED = new Set(["distinct~", "topk", "percentile"]);
@@ -62,12 +62,14 @@ export function graph(joins, counts) {
     const sum = (name) => ways.reduce((all, it) => all + (Number(it[name]) || 0), 0);
     const note = `${keys === undefined ? "?" : number(keys)} ${Number(keys) === 1 ? "key" : "keys"}${makers.length ? ` · ${makers[0]}${makers.length > 1 ? "…" : ""}` : ""}`;
     const work = ways.length ? `${number(sum("hits"))} hits · ${number(sum("updates"))} updates` : "base keys";
+    const cost = ways.length ? `${duration(sum("maintenance_usec"))} of maintenance` : "";
     return svg("g", { class: derived.has(table) ? "node derived" : "node" },
       svg("title", {}, makers.length ? `${table}: from ${makers.join(", ")}` : table),
       svg("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 7 }),
       svg("text", { x: x + 12, y: y + 22 }, table.length > 20 ? `${table.slice(0, 19)}…` : table),
       svg("text", { x: x + 12, y: y + 41, class: "small" }, note.length > 25 ? `${note.slice(0, 24)}…` : note),
-      svg("text", { x: x + 12, y: y + 59, class: "small" }, work.length > 25 ? `${work.slice(0, 24)}…` : work));
+      svg("text", { x: x + 12, y: y + 59, class: "small" }, work.length > 25 ? `${work.slice(0, 24)}…` : work),
+      svg("text", { x: x + 12, y: y + 77, class: "small" }, cost));
   });
   const summary = parsed.map((it) => `${it.table} from ${it.sources.map((source) => source.table).join(" and ")}`).join("; ");
   return svg("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Joins: ${summary}` },

@@ -1,7 +1,7 @@
 // Joins: what is installed, as a graph and a table, and a box to try a new one before it is installed.
 
 import { ask, shown } from "./api.js";
-import { make, notice, number, size, table } from "./dom.js";
+import { duration, make, notice, number, size, table } from "./dom.js";
 import { graph } from "./graph.js";
 
 const EXAMPLE = "timeline|<user>|<time>|<poster> = check sub|<user>|<poster> copy post|<poster>|<time>";
@@ -22,18 +22,18 @@ export async function joins(main, _query, signal) {
       ...(all.length
         ? [
           make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Graph of joins" }, graph(all, counts)),
-          make("p", { class: "faint small" }, "Blue tables are derived. A solid line gives the value, a dashed one is checked. Hits are reads of what was materialized; updates are changes applied to it."),
+          make("p", { class: "faint small" }, "Blue tables are derived. A solid line gives the value, a dashed one is checked. Hits are reads of what was materialized; updates are changes applied to it, and maintenance is the time that this took."),
         ]
         : [make("p", { class: "faint" }, "No join is installed. Try one below.")]));
     const rows = all.map((join) => [
       [make("strong", {}, join.name), make("br"), make("code", {}, join.spec), join.refused ? make("p", { class: "bad" }, `refused: ${join.refused}`) : null].filter(Boolean),
-      number(join.outputs), number(join.hits), number(join.fills), number(join.updates), number(join.rebuilds), number(join.status_ranges), size(join.status_range_bytes),
+      number(join.outputs), number(join.hits), number(join.fills), number(join.updates), duration(join.maintenance_usec), number(join.rebuilds), number(join.status_ranges), size(join.status_range_bytes),
       make("button", { type: "button", class: "bad", onclick: () => drop(join.name), "aria-label": `Drop ${join.name}` }, "Drop"),
     ]);
     list.replaceChildren(
       make("h2", {}, "Installed"),
-      make("p", { class: "faint small" }, "Hits: reads of what was there. Computed: gaps that a read had to fill. Updates: changes applied to what was there. Ranges: spans of outputs that are materialized now."),
-      table("Installed joins", [["Join", "wide"], ["Outputs", "number"], ["Hits", "number"], ["Computed", "number"], ["Updates", "number"], ["Rebuilt", "number"], ["Ranges", "number"], ["Memory", "number"], ["Change", ""]], rows, "None."));
+      make("p", { class: "faint small" }, "Hits: reads of what was there. Computed: gaps that a read had to fill. Updates: changes applied to what was there. Maintenance: the time that this took, estimated from samples. Ranges: spans of outputs that are materialized now."),
+      table("Installed joins", [["Join", "wide"], ["Outputs", "number"], ["Hits", "number"], ["Computed", "number"], ["Updates", "number"], ["Maintenance", "number"], ["Rebuilt", "number"], ["Ranges", "number"], ["Memory", "number"], ["Change", ""]], rows, "None."));
   }
 
   async function drop(name) {
