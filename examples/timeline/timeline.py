@@ -1,4 +1,4 @@
-"""Timelines in forty lines: `python3 timeline.py HOST:PORT`. Needs `pip install headwater`."""
+"""Timelines in forty lines: `python3 timeline.py HOST:PORT`. Needs `pip install ./clients/python`."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-// Timelines in forty lines: `node timeline.js HOST:PORT`, when tsc has compiled it. Needs `npm install headwater`.
+// Timelines in forty lines: `node timeline.js HOST:PORT`, when tsc has compiled it. Needs `npm install ./clients/typescript`.
 
 import { Headwater, Pattern } from "headwater";
 
