@@ -1,6 +1,7 @@
-"""What docs/http.md shows: its requests for a shell, and its script in a browser."""
+"""What docs/http.md shows: its requests for a shell, and its script in a browser. The diagrams of all pages."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -10,7 +11,8 @@ import redis
 
 from browser import Browser, Server, until
 
-PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "http.md").read_text()
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "http.md").read_text()
 JOIN = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>"
 
 
@@ -76,5 +78,28 @@ def test_the_script_of_a_browser(server):
         client.flushall()
         until("a flush is not told", lambda: tab.eval("posts.size") == 0)
         tab.is_clean(server.http)
+    finally:
+        browser.stop()
+
+
+@pytest.mark.skipif(not os.environ.get("MERMAID"), reason="there is no mermaid, which draws them")
+def test_diagrams_are_drawn(server):
+    """Each diagram is one that mermaid draws, with the texts that it names, and not too wide for a page."""
+    diagrams = [(page, text) for page in sorted(DOCS.rglob("*.md")) for text in re.findall(r"^```mermaid\n(.*?)^```", page.read_text(), re.M | re.S)]
+    assert len(diagrams) >= 8
+    browser = Browser()
+    try:
+        tab = browser.open("about:blank", width=1012)
+        with open(os.environ["MERMAID"]) as file:
+            tab.eval(file.read() + "; mermaid.initialize({startOnLoad: false});")
+        for number, (page, text) in enumerate(diagrams):
+            svg = tab.eval(f"mermaid.render('it{number}', {json.dumps(text)}).then(it => it.svg)")
+            tab.eval(f"document.body.innerHTML = {json.dumps('<h1></h1>' + svg)}, document.querySelector('h1').textContent = {json.dumps(page.name)}")
+            shown = re.sub(r"\s", "", tab.eval("document.querySelector('svg').textContent"))
+            for label in re.findall(r'[\[{(]"(.+?)"[\]})]', text):
+                assert re.sub(r"\s|<br/?>|&[a-z]+;", "", label) in shown, f"{page.name}: {label}"
+            assert tab.eval("document.querySelector('svg').viewBox.baseVal.width") < 1600, page.name
+            tab.picture(f"diagram-{number}-{page.stem}")
+        tab.close()
     finally:
         browser.stop()
