@@ -171,13 +171,14 @@ impl Engine {
 
     /// Refuses a push join over outputs that are not kept up to date (C2).
     fn check_modes(&self, join: &Join, old: Option<u32>) -> Result<(), EngineError> {
-        if join.mode != Mode::Push {
+        if !join.mode.is_maintained() {
             let readers = self.readers_but(&join.output, old);
             let mut readers = readers.into_iter().map(|id| self.views.catalog.join(id));
-            return match readers.find(|reader| reader.mode() == Mode::Push) {
+            return match readers.find(|reader| reader.mode().is_maintained()) {
                 None => Ok(()),
                 Some(reader) => refused(format!(
-                    "push join '{}' reads this output, so the join cannot be {}",
+                    "{} join '{}' reads this output, so the join cannot be {}",
+                    mode_name(reader.mode()),
                     reader.name,
                     mode_name(join.mode)
                 )),
@@ -188,9 +189,10 @@ impl Engine {
             let Some(table) = self.store.table_of(&pattern.range_of_all().first) else { continue };
             for id in self.views.catalog.writers_of(table, pattern) {
                 let writer = self.views.catalog.join(id);
-                if Some(id) != old && writer.mode() != Mode::Push {
+                if Some(id) != old && !writer.mode().is_maintained() {
                     return refused(format!(
-                        "a push join cannot read the output of {} join '{}'; make it pull or snapshot",
+                        "{} join cannot read the output of {} join '{}'; make it pull or snapshot",
+                        if join.mode == Mode::Auto { "an auto" } else { "a push" },
                         mode_name(writer.mode()),
                         writer.name
                     ));
@@ -221,7 +223,7 @@ impl Engine {
             ));
         }
         let reads_away = |reader: &Join, lazy: &Join| {
-            lazy.mode != Mode::Push
+            !lazy.mode.is_maintained()
                 && reader.sources.iter().any(|source| {
                     source.pattern.range_of_all().overlaps(&lazy.output.range_of_all())
                         && !placed.is_aligned(&reader.output, &source.pattern)
@@ -237,7 +239,7 @@ impl Engine {
                 );
             }
         }
-        if join.mode != Mode::Push {
+        if !join.mode.is_maintained() {
             let range = join.output.range_of_all();
             let table = self.store.table_of(&range.first);
             about.extend(
@@ -373,6 +375,7 @@ impl Views {
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Push => "push",
+        Mode::Auto => "auto",
         Mode::Pull => "pull",
         Mode::Snapshot { .. } => "snapshot",
     }

@@ -10,6 +10,7 @@
 //! - C5. What joins do with tables (`Role`) follows from the installed joins: `relate.rs` keeps it so.
 //! - C6. The depth of a join is one more than the greatest of those that it reads, or 1.
 
+use crate::choose::Choices;
 use crate::kept::KeptGroup;
 use crate::noted::Busy;
 use crate::report::JoinCounters;
@@ -176,6 +177,8 @@ pub(crate) struct Installed {
     pub(crate) rivals: u32,
     /// How many joins read one another's outputs in a row, up to this one (C6).
     pub(crate) depth: u32,
+    /// Which ranges it keeps, where its mode leaves that open.
+    pub(crate) choices: Option<Box<Choices>>,
     pub(crate) counters: JoinCounters,
 }
 
@@ -210,6 +213,10 @@ pub(crate) struct Role {
     pub(crate) boundary_set: bool,
     /// Whether the embedded store keeps it; `None`: if it has a name.
     pub(crate) keep: Option<bool>,
+    /// How many writers choose which ranges they keep.
+    pub(crate) autos: usize,
+    /// How many changes its keys have had.
+    pub(crate) changes: u64,
     /// Writes of its base keys are noted.
     pub(crate) noted: bool,
     /// Keys of it that take no writes for now.
@@ -234,6 +241,8 @@ pub(crate) struct Catalog {
     pub(crate) depths: BTreeMap<u32, u32>,
     /// Joins that were looked at to find out which ones concern a join.
     pub(crate) compared: Cell<u64>,
+    /// What is chosen changes with the first change or read that speaks for it.
+    pub(crate) chooses_eagerly: bool,
     /// The join that is about to be installed, with its name.
     pub(crate) prepared: Option<(String, Join)>,
 }

@@ -21,7 +21,6 @@ use crate::engine::Engine;
 use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
-use headwater_pattern::Mode;
 use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
@@ -157,7 +156,7 @@ impl Views {
     /// Whether outputs of the join may be cells of what they copy (V1).
     pub(crate) fn keeps_cells(&self, join: u32) -> bool {
         let installed = self.catalog.join(join);
-        installed.mode() == Mode::Push
+        installed.mode().is_maintained()
             && installed.plan.is_plain_copy()
             && !installed.is_layered()
             && !self.has_readers(installed.plan.output_table)
@@ -169,7 +168,7 @@ impl Views {
             let installed = self.catalog.join(join);
             let role = self.catalog.role(installed.plan.output_table);
             join != new
-                && installed.mode() == Mode::Push
+                && installed.mode().is_maintained()
                 && installed.plan.is_plain_copy()
                 && !installed.is_layered()
                 && role.is_none_or(|role| role.readers.iter().all(|reader| reader.join == new))

@@ -271,6 +271,24 @@ impl Collections {
         self.kept.values().flatten().chain(&self.current).map(|collecting| collecting.bytes).sum()
     }
 
+    /// Keeps the pairs of a range of a table that were computed for the operation under way.
+    pub(crate) fn keep_computed(
+        &mut self,
+        table: TableId,
+        range: KeyRange,
+        rows: Vec<Collected>,
+        pool: &mut Pool,
+    ) {
+        let known = |it: &Collecting| it.table == table && it.range == range;
+        if let Some(at) = self.current.iter().position(known) {
+            self.current.swap_remove(at).release(pool);
+        }
+        let mut whole = Collecting::new(table, range.clone(), true);
+        whole.bytes = bytes_of(&rows);
+        whole.pieces.push(Piece { range, rows, read: None, changes: 0 });
+        self.current.push(whole);
+    }
+
     /// What was collected of a range of a table.
     pub(crate) fn take(&mut self, table: TableId, range: &KeyRange) -> Option<Vec<Piece>> {
         let known = |it: &Collecting| it.table == table && it.range == *range;

@@ -114,6 +114,8 @@ impl Engine {
             + self.reads.long_reads.bytes()
             + self.reads.listings.bytes()
             + self.base.spilled.bytes()) as u64;
+        let choices = self.views.catalog.iter().filter_map(|(_, join)| join.choices.as_ref());
+        stats.index_bytes += choices.map(|choices| choices.bytes() as u64).sum::<u64>();
         let layers = self.views.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));
         for table in self.store.tables().map(|(_, table)| table).chain(layers) {
@@ -159,7 +161,11 @@ impl Engine {
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
         for id in self.views.catalog.ids() {
-            self.views.catalog.join_mut(id).counters = crate::report::JoinCounters::default();
+            let join = self.views.catalog.join_mut(id);
+            join.counters = crate::report::JoinCounters::default();
+            if let Some(choices) = &mut join.choices {
+                (choices.computed, choices.let_go, choices.kept_again) = (0, 0, 0);
+            }
         }
     }
 

@@ -195,6 +195,9 @@ impl Engine {
         }
         if let Some(text) = self.views.explain_kept(id, part) {
             lines.push(line(2, "kept", text));
+            if let Some(text) = self.explain_choice(id, part) {
+                lines.push(line(2, "choice", text));
+            }
         }
         if let Some(text) = self.views.explain_tally(id, part) {
             lines.push(line(2, "values", text));
@@ -480,7 +483,7 @@ impl Views {
         let text = match self.catalog.join(id).mode() {
             Mode::Pull => "pull: computed by every read, stored nowhere",
             Mode::Snapshot { .. } => "snapshot: recomputed once it is too old",
-            Mode::Push => match self.overlapping(id, part).is_empty() {
+            Mode::Push | Mode::Auto => match self.overlapping(id, part).is_empty() {
                 true => "not materialized; the next read computes it",
                 false => "materialized, at least in part, and maintained",
             },

@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most, prefix_end};
-use headwater_pattern::{Bindings, Mode, Pattern};
+use headwater_pattern::{Bindings, Pattern};
 
 /// How many outputs beyond the range that was asked for count as few.
 pub(crate) const AHEAD_MIN: usize = 32;
@@ -121,7 +121,7 @@ impl Engine {
 
     /// Fills a gap, extending a neighbour where it fixes the same components.
     pub(crate) fn fill(&mut self, join: u32, gap: &KeyRange) -> Result<(), Missing> {
-        if self.views.catalog.join(join).mode() != Mode::Push {
+        if !self.views.catalog.join(join).mode().is_maintained() {
             return settled(self.fill_alone(join, gap, None));
         }
         let output = &self.views.catalog.join(join).plan.join.output;
@@ -251,7 +251,7 @@ impl Engine {
         ahead: Option<Ahead<'_>>,
     ) -> Result<(), Unfilled> {
         let plan = self.views.catalog.join(join).plan.clone();
-        let is_push = plan.join.mode == Mode::Push;
+        let is_push = plan.join.mode.is_maintained();
         let fixed = Fixed::of(&plan.join.output, gap);
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &gap.first, &mut bindings);
@@ -383,7 +383,7 @@ impl Engine {
             self.begin_gathering(id);
         }
         let Some(split) = split else { return };
-        if self.views.catalog.join(join).mode() != Mode::Push {
+        if !self.views.catalog.join(join).mode().is_maintained() {
             // A range of it is what was computed at one moment.
             let ends = &mut self.views.catalog.join_mut(join).part_ends;
             ends.retain(|end| **end != *split);

@@ -25,7 +25,7 @@ use crate::views::Views;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_pattern::{Bindings, Mode};
+use headwater_pattern::Bindings;
 use headwater_store::Scan;
 
 /// How many ranges of a join may be begun before one is completed (J3).
@@ -81,7 +81,7 @@ impl Engine {
     pub(crate) fn may_gather(&self, join: u32) -> bool {
         let installed = self.views.catalog.join(join);
         self.reads.slices.is_active()
-            && installed.mode() == Mode::Push
+            && installed.mode().is_maintained()
             && installed.gatherings < BEGUN_MAX
             && !self.is_followed(installed.plan.output_table)
     }

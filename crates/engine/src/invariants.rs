@@ -48,7 +48,7 @@ impl Engine {
                 installed.upstream.iter().flatten().map(|&up| self.views.catalog.join(up).depth);
             assert_eq!(installed.depth, 1 + above.max().unwrap_or(0), "C6");
             for &up in installed.upstream.iter().flatten() {
-                let push = |join: u32| self.views.catalog.join(join).mode() == Mode::Push;
+                let push = |join: u32| self.views.catalog.join(join).mode().is_maintained();
                 assert!(!push(join) || push(up), "C2");
             }
         }

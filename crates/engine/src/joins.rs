@@ -2,6 +2,7 @@
 
 use crate::accept::{COMPONENTS_MAX, refused};
 use crate::catalog::{Fold, Installed, Plan};
+use crate::choose::Choices;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, Stop, TableOptions};
@@ -84,6 +85,7 @@ impl Engine {
         let boundaries = self.infer_boundaries(&join, output_table, &tables);
         let sources = join.sources.len();
         let canonical = join.to_string();
+        let choices = Choices::of(join.mode);
         let plan = Rc::new(Plan::new(join, output_table, &tables));
         self.views.catalog.installs += 1;
         let secret = self.settings.secret;
@@ -106,6 +108,7 @@ impl Engine {
             upstream: alloc::vec![Vec::new(); sources],
             rivals: 0,
             depth: 1,
+            choices,
             counters: JoinCounters::default(),
         });
         self.views.catalog.relate(id);
@@ -293,6 +296,7 @@ impl Engine {
     }
 
     fn report_join(&self, join: &Installed) -> JoinReport {
+        let chosen = join.choices.as_deref();
         let statuses = || join.cover.values().map(|&id| self.views.statuses.get(id));
         JoinReport {
             name: join.name.clone(),
@@ -315,6 +319,9 @@ impl Engine {
                 ("hits", join.counters.hits),
                 ("updates", join.counters.updates),
                 ("maintenance_usec", join.counters.maintenance.nanos.div_ceil(1000)),
+                ("reads_computed", chosen.map_or(0, |chosen| chosen.computed)),
+                ("ranges_let_go", chosen.map_or(0, |chosen| chosen.let_go)),
+                ("ranges_kept_again", chosen.map_or(0, |chosen| chosen.kept_again)),
                 ("outputs", self.own_keys(join.layer) as u64),
             ],
         }

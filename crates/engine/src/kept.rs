@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Leaves out what is not kept; what is there of each group then.
-    fn retain_best(
+    pub(crate) fn retain_best(
         &mut self,
         keep: &Keep,
         folded: &mut Vec<Folded>,
@@ -143,7 +143,7 @@ impl Engine {
         let mut ordered = plan.join.output.components[keep.components..].iter();
         let by_value =
             ordered.any(|each| each.slot().is_some_and(|slot| plan.join.is_value_slot(slot)));
-        let is_push = plan.join.mode == headwater_pattern::Mode::Push;
+        let is_push = plan.join.mode.is_maintained();
         if !is_group || !is_base || !is_push || by_value || self.base.placed.is_some() {
             return None;
         }

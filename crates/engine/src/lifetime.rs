@@ -28,6 +28,8 @@ impl Engine {
         let sifted = self.base.spans_homes(range);
         let hash = self.memory.range_hash(join, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.views.statuses.len());
+        let account = self.open_account(join, range);
+        let grant = account.as_ref().map_or(0, |account| account.granted());
         let id = self.views.statuses.add(Status {
             join,
             first: range.first.as_slice().into(),
@@ -46,7 +48,9 @@ impl Engine {
             visited: 0,
             heat,
             expires_at,
+            account,
         });
+        self.views.statuses.grant(id, grant);
         self.note(id);
         if let Some(at) = expires_at {
             self.views.snapshots.insert((at, id));
@@ -112,7 +116,7 @@ impl Engine {
     pub(super) fn link(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
         debug_assert!(!self.views.fan_outs.concern(id), "N1");
         let join = self.views.statuses.get(id).join;
-        if self.views.catalog.join(join).mode() != Mode::Push {
+        if !self.views.catalog.join(join).mode().is_maintained() {
             return;
         }
         // All are found before the first is changed: the misses of many finds overlap.
@@ -239,7 +243,7 @@ impl Engine {
         let status = self.views.statuses.get(id);
         let (join, range, sifted) = (status.join, status.range(), status.sifted);
         self.forget(id);
-        if self.views.catalog.join(join).mode() == Mode::Push {
+        if self.views.catalog.join(join).mode().is_maintained() {
             self.tell_reset(&range);
         }
         let layer = self.views.catalog.join(join).layer;

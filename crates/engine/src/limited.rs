@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use core::ops::{Bound, ControlFlow};
 use headwater_base::key::{before_end, end_bound};
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Mode, containing_range, fixed_slots};
+use headwater_pattern::{Bindings, containing_range, fixed_slots};
 use headwater_store::{Scan, TableId};
 
 /// Reads of more keys than this have all of their range computed.
@@ -102,7 +102,12 @@ impl Engine {
     }
 
     /// The join that alone gives keys in `range`, a part of one table, if less than all of them can be computed for a limited read.
-    fn join_to_limit(&self, table: TableId, range: &KeyRange, limit: u64) -> Option<u32> {
+    pub(crate) fn join_to_limit(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        limit: u64,
+    ) -> Option<u32> {
         if limit == 0 || limit > LIMIT_MAX || self.base.placed.is_some() {
             return None;
         }
@@ -114,7 +119,7 @@ impl Engine {
         let installed = self.views.catalog.join(join);
         let is_own = installed.upstream.iter().all(Vec::is_empty);
         let plan = &installed.plan;
-        (installed.mode() == Mode::Push && is_own && plan.together_at.is_none()).then_some(join)
+        (installed.mode().is_maintained() && is_own && plan.together_at.is_none()).then_some(join)
     }
 
     /// The part of what is left that a limited read has made current next, and whether it is all of that.

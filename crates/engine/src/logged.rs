@@ -40,6 +40,7 @@ impl Engine {
         if self.views.statuses.get(id).is_invalid() {
             return;
         }
+        self.views.statuses.charge(id);
         let entry = LogEntry { source: reader.source, context: target.context(), key };
         let work = self.dirty(id);
         if let Some(applied) = work.log.get(&entry) {

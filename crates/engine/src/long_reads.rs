@@ -143,11 +143,14 @@ impl Engine {
     fn parts_to_read(&mut self, first: &[u8], last: &[u8]) -> Vec<ReadPart> {
         let mut parts = Vec::new();
         for (table, range) in self.parts_of(first, last) {
-            if self.views.catalog.role(table).is_none_or(|role| role.merged == 0) {
+            let collected = self.reads.long_reads.collections.take(table, &range);
+            if collected.is_none()
+                && self.views.catalog.role(table).is_none_or(|role| role.merged == 0)
+            {
                 parts.push(ReadPart { table, range, collected: None });
                 continue;
             }
-            for piece in self.reads.long_reads.collections.take(table, &range).unwrap_or_default() {
+            for piece in collected.unwrap_or_default() {
                 parts.push(ReadPart { table, range: piece.range, collected: Some(piece.rows) });
             }
         }

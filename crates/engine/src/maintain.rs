@@ -11,6 +11,7 @@
 
 use crate::catalog::Plan;
 use crate::cells::Change;
+use crate::choose::LET_GO_ROWS;
 use crate::engine::Engine;
 use crate::memory::FED_TOGETHER;
 use crate::rows::{Rows, rows_of};
@@ -52,6 +53,9 @@ impl Engine {
         let alone = self.begin_calls();
         self.apply_change(table, key, change);
         self.drain();
+        if self.views.has_exhausted() {
+            self.settle_accounts(LET_GO_ROWS);
+        }
         if alone {
             self.end_calls();
         }
@@ -70,6 +74,9 @@ impl Engine {
 
     fn apply_change(&mut self, table: TableId, key: &[u8], mut change: Change) {
         let elsewhere = !self.owns(key);
+        if let Some(role) = self.views.catalog.role_mut(table) {
+            role.changes += 1;
+        }
         if let Some(some) = self.views.catalog.some_readers(table, key) {
             for reader in some {
                 let depths = self.views.catalog.join(reader.join).depths[reader.source as usize];
@@ -256,6 +263,9 @@ impl Engine {
                 continue;
             }
             let landing = *self.views.statuses.landing(target.status());
+            if landing.budget > 0 {
+                self.views.statuses.charge(target.status());
+            }
             let components = match landing.group {
                 Some(_) => landing.components as usize,
                 None => self.views.statuses.get(target.status()).fixed.components,

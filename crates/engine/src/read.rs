@@ -8,6 +8,7 @@ use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::handles::Handle;
+use crate::relate::is_point;
 use crate::report::{EngineError, RangeOptions, Stop};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -107,6 +108,9 @@ impl Engine {
             self.remove_dead_or_wait(Looks::Derived)?;
         }
         self.release_row_holds();
+        if let Some(computed) = self.get_computed(table, key)? {
+            return Ok(computed);
+        }
         self.ensure_key(table, key)?;
         let role = self.views.catalog.role(table);
         if role.is_some_and(|role| role.merged > 0) {
@@ -180,8 +184,12 @@ impl Engine {
                     && status.expires_at.is_none()
                     && status.covers(&range.first, &range.last)
                 {
+                    let id = noted.status;
                     self.views.catalog.join_mut(join).counters.hits += 1;
-                    return self.refresh(noted.status, range);
+                    if is_point(range) {
+                        self.views.credit_key(id);
+                    }
+                    return self.refresh(id, range);
                 }
             }
         }
@@ -281,32 +289,57 @@ impl Engine {
         if let Some(prefix) = within_one_table(first, last) {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };
             let mut group = self.store.table(table).group_holding(first, last);
+            let visited = self.counters.rows_read;
+            let (mut ready, mut chooses) = (false, false);
             if let Some(role) = self.views.catalog.role(table)
                 && (!role.writers.is_empty() || self.base.loads.own(table).is_some())
             {
                 let simple = self.base.loads.own(table).is_none() && role.merged == 0;
-                let ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
+                chooses = role.autos > 0;
+                ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
                 if ready {
                     self.views.catalog.count_hits(table);
                 }
+                let range = || KeyRange::new(first, last);
+                if !ready
+                    && chooses
+                    && let Some(rows) = self
+                        .read_computed(table, &range(), options)
+                        .map_err(|Missing| self.stop())?
+                {
+                    return Ok(self.give_computed((table, range(), options.reverse), rows, each));
+                }
                 if !ready && options.limit.is_some() {
-                    let range = KeyRange::new(first, last);
                     let part = self
-                        .ensure_limited(table, &range, limit, options.reverse)
+                        .ensure_limited(table, &range(), limit, options.reverse)
                         .map_err(|Missing| self.stop())?;
+                    let visited = self.counters.rows_read - visited;
                     let group = self.store.table(table).group_holding(&part.first, &part.last);
                     let (first, last, reverse) = (&*part.first, &*part.last, options.reverse);
-                    let part = Part { table, group, first, last, reverse, limit };
-                    return self.scan_part(&part, each).map(|(found, _)| found);
+                    let scanned = Part { table, group, first, last, reverse, limit };
+                    let (found, _) = self.scan_part(&scanned, each)?;
+                    if chooses {
+                        self.views.credit_read(table, &part, found, visited);
+                    }
+                    return Ok(found);
                 }
                 if !ready {
-                    let range = KeyRange::new(first, last);
-                    self.ensure_part(table, group, &range).map_err(|Missing| self.stop())?;
+                    self.ensure_part(table, group, &range()).map_err(|Missing| self.stop())?;
                     group = self.store.table(table).group_holding(first, last);
                 }
             }
+            let visited = self.counters.rows_read - visited;
             let part = Part { table, group, first, last, reverse: options.reverse, limit };
-            return self.scan_part(&part, each).map(|(found, _)| found);
+            let (found, _) = self.scan_part(&part, each)?;
+            if chooses {
+                match group.filter(|_| ready) {
+                    Some(group) => self.credit_group(table, group, found),
+                    None => {
+                        self.views.credit_read(table, &KeyRange::new(first, last), found, visited)
+                    }
+                }
+            }
+            return Ok(found);
         }
         let mut parts = self.store.parts(first, last);
         let mut missing = Ok(());
@@ -460,7 +493,7 @@ impl Engine {
             let installed = self.views.catalog.join(join);
             let (installed, layer, mode, layered) =
                 (installed.installed, installed.layer, installed.mode(), installed.is_layered());
-            let computed = mode == Mode::Pull || (self.views.from_scratch && mode == Mode::Push);
+            let computed = mode == Mode::Pull || (self.views.from_scratch && mode.is_maintained());
             if computed {
                 match self.compute(join, span) {
                     Ok(folded) => rows.extend(folded.into_iter().map(|folded| Row {
@@ -487,7 +520,7 @@ impl Engine {
         let mut public = Vec::new();
         let outputs: Vec<_> = if self.views.from_scratch {
             let ids = self.views.catalog.role(table).map_or(&[][..], |role| &role.writers);
-            let push = |id: &&u32| self.views.catalog.join(**id).mode() == Mode::Push;
+            let push = |id: &&u32| self.views.catalog.join(**id).mode().is_maintained();
             ids.iter().filter(push).map(|&id| self.views.catalog.join(id).plan.clone()).collect()
         } else {
             Vec::new()

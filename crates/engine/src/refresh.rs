@@ -13,12 +13,13 @@ use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
 use crate::kept::{is_group, is_short_group};
+use crate::relate::is_point;
 use crate::status::StatusId;
 use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::key::{before_end, end_at_most};
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Mode, fixed_slots};
+use headwater_pattern::{Bindings, fixed_slots};
 
 /// Reading over more ranges than this, gaps between them included, makes one of them all.
 const RANGES_MERGED_MIN: usize = 8;
@@ -47,6 +48,8 @@ impl Engine {
                 self.views.catalog.join_mut(join).counters.hits += 1;
                 if let Some(read) = read {
                     read.push(id);
+                } else if is_point(range) {
+                    self.views.credit_key(id);
                 }
                 return self.refresh(id, range);
             }
@@ -60,7 +63,7 @@ impl Engine {
         {
             return Ok(());
         }
-        if plan.join.mode != Mode::Push {
+        if !plan.join.mode.is_maintained() {
             self.drop_expired(join, &wanted);
         }
         let mut resumed = self.frontier(join, &wanted)?;
@@ -155,7 +158,7 @@ impl Engine {
             within.take_while(|(at, _)| before_end(at, &wanted.last)).map(|(_, &id)| id)
         };
         if within().take(RANGES_MERGED_MIN).count() < RANGES_MERGED_MIN
-            || self.views.catalog.join(join).mode() != Mode::Push
+            || !self.views.catalog.join(join).mode().is_maintained()
         {
             return;
         }
@@ -339,7 +342,7 @@ impl Engine {
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), &range);
         execution.follow = Some((&filed, fixed));
-        if plan.join.mode == Mode::Push {
+        if plan.join.mode.is_maintained() {
             execution.rows_max = self.reads.slices.rows_max();
         }
         execution.may_gather = self.may_gather(join) && self.holds_few_outputs(join, &range);

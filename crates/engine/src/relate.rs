@@ -80,6 +80,7 @@ impl Catalog {
         if plan.join.mode == Mode::Pull {
             self.count_merged(plan.output_table, true);
         }
+        self.role_for(plan.output_table).autos += usize::from(plan.join.mode == Mode::Auto);
         for (source, &table) in plan.source_tables.iter().enumerate() {
             let reader = Reader { join: id, source: source as u32 };
             let role = self.role_for(table);
@@ -120,6 +121,7 @@ impl Catalog {
         if plan.join.mode == Mode::Pull {
             self.count_merged(plan.output_table, false);
         }
+        self.role_for(plan.output_table).autos -= usize::from(plan.join.mode == Mode::Auto);
         for (source, &table) in plan.source_tables.iter().enumerate() {
             let reader = Reader { join: id, source: source as u32 };
             let role = self.role_for(table);

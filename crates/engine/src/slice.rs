@@ -17,6 +17,7 @@
 //!   [`SHORT_PASSES_MAX`] times, all of it does not fit into memory at one moment: the read fails for want of memory, and is not
 //!   run as a whole.
 
+use crate::choose::LET_GO_ROWS;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::explain::Verified;
@@ -290,6 +291,9 @@ impl Engine {
         } else if self.reads.slices.later.is_empty() {
             self.views.forget_waited();
         }
+        if self.views.has_exhausted() {
+            self.settle_accounts(LET_GO_ROWS);
+        }
         if self.base.loads.are_arriving() || self.base.loads.have_arrived() {
             self.take_answers_in_turn();
         }
@@ -322,6 +326,7 @@ impl Engine {
     pub fn goes_on(&self) -> bool {
         !self.reads.slices.later.is_empty()
             || !self.views.fan_outs.is_empty()
+            || self.views.has_exhausted()
             || self.base.removals.is_under_way()
             || self.base.loads.are_arriving()
             || self.has_discarded()

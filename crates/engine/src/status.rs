@@ -15,6 +15,7 @@
 //! A range is a record of about 150 bytes and 8 bytes for each target. Finding the one that
 //! serves a read is a look at the note of the output's group, or O(log n) without a group.
 
+use crate::choose::Account;
 use crate::log::Log;
 use crate::refold::Refolding;
 use crate::updaters::{ContextId, SortedSet, UpdaterId};
@@ -143,6 +144,8 @@ pub(crate) struct Status {
     pub(crate) heat: Heat,
     /// Snapshots: the moment from which it may not be read.
     pub(crate) expires_at: Option<Millis>,
+    /// What keeping it has saved and cost, where its join chooses which ranges it keeps.
+    pub(crate) account: Option<Box<Account>>,
 }
 
 impl Status {
@@ -210,6 +213,7 @@ impl Status {
             + self.targets.bytes()
             + (self.dependents.len() + self.sources.len()) * 8
             + self.work.as_ref().map_or(0, |work| work.bytes())
+            + self.account.as_ref().map_or(0, |_| size_of::<Account>())
     }
 }
 
@@ -331,6 +335,9 @@ pub(crate) struct Noted {
     clean: bool,
     /// How it is used.
     pub(crate) heat: Heat,
+    /// Reads since its account was looked at, and the outputs that they showed; no more than fit.
+    reads: u8,
+    shown: u16,
 }
 
 impl Noted {
@@ -385,7 +392,12 @@ impl GroupNote {
             whole,
             clean: status.is_clean(),
             heat: status.heat,
+            reads: 0,
+            shown: 0,
         };
+        let before = self.ranges().iter().find(|old| old.status == id);
+        let (reads, shown) = before.map_or((0, 0), |old| (old.reads, old.shown));
+        let noted = Noted { reads, shown, ..noted };
         match self {
             Self::None => *self = Self::One(noted),
             Self::One(old) if old.status == id => *old = noted,
@@ -427,6 +439,32 @@ impl GroupNote {
         }
     }
 
+    fn ranges_mut(&mut self) -> &mut [Noted] {
+        match self {
+            Self::None => &mut [],
+            Self::One(noted) => core::slice::from_mut(noted),
+            Self::Many(ranges) => ranges.as_mut_slice(),
+        }
+    }
+
+    /// Counts a read of the group that showed so many outputs.
+    #[inline]
+    pub(crate) fn credit(&mut self, shown: u64) {
+        let shown = u16::try_from(shown).unwrap_or(u16::MAX);
+        for noted in self.ranges_mut() {
+            noted.reads = noted.reads.saturating_add(1);
+            noted.shown = noted.shown.saturating_add(shown);
+        }
+    }
+
+    /// How many reads of a range were counted, and the outputs that they showed; from now on others are.
+    pub(crate) fn take_reads(&mut self, id: StatusId) -> (u64, u64) {
+        let noted = self.ranges_mut().iter_mut().find(|noted| noted.status == id);
+        let Some(noted) = noted else { return (0, 0) };
+        let (reads, shown) = (core::mem::take(&mut noted.reads), core::mem::take(&mut noted.shown));
+        (u64::from(reads), u64::from(shown))
+    }
+
     pub(crate) fn remove(&mut self, id: StatusId) {
         match self {
             Self::One(noted) if noted.status == id => *self = Self::None,
@@ -456,6 +494,8 @@ pub(crate) struct Landing {
     pub(crate) group: Option<GroupId>,
     /// Components that the group's prefix holds.
     pub(crate) components: u32,
+    /// What changes may take still before the range's account is looked at; 0 where there is none, or it is to be looked at.
+    pub(crate) budget: u32,
     /// The first bytes of what follows the prefix in the range's first key.
     from: u64,
 }
@@ -482,6 +522,8 @@ pub(crate) struct Statuses {
     places: Chunks<u32>,
     landings: Chunks<Landing>,
     free: Vec<u32>,
+    /// Ranges that have nothing left in their accounts, or had when they were added.
+    pub(crate) exhausted: Vec<StatusId>,
 }
 
 impl Statuses {
@@ -550,6 +592,23 @@ impl Statuses {
         &self.landings[id.0 as usize]
     }
 
+    /// Subtracts a change from what a range may take before its account is looked at, if it has one.
+    #[inline]
+    pub(crate) fn charge(&mut self, id: StatusId) {
+        let budget = &mut self.landings[id.0 as usize].budget;
+        if *budget > 0 {
+            *budget -= 1;
+            if *budget == 0 {
+                self.exhausted.push(id);
+            }
+        }
+    }
+
+    /// Lets changes take so much before the range's account is looked at again.
+    pub(crate) fn grant(&mut self, id: StatusId, budget: u32) {
+        self.landings[id.0 as usize].budget = budget;
+    }
+
     /// Notes where updates of the range land, given its group's prefix.
     pub(crate) fn set_landing(&mut self, id: StatusId, group_prefix: &[u8]) {
         let status = self.get(id);
@@ -560,6 +619,7 @@ impl Statuses {
         self.landings[id.0 as usize] = Landing {
             group: status.group.filter(|_| lands),
             components: status.fixed.components as u32,
+            budget: self.landings[id.0 as usize].budget,
             from: head(&status.first[status.fixed.prefix_bytes..]),
         };
     }
@@ -584,6 +644,7 @@ impl Statuses {
             + self.landings.bytes()
             + self.live.bytes()
             + self.places.bytes()
+            + self.exhausted.capacity() * size_of::<StatusId>()
             + self.len() * size_of::<Status>()
             + self.iter().map(Status::bytes).sum::<usize>()
     }

@@ -110,6 +110,7 @@ pub fn run_and_count(subject: &mut dyn Subject, ops: &[Op]) -> Result<u64, Failu
         before: None,
         lost: 0,
     };
+    run.subject.engine().choose_eagerly();
     run.subject.advance(Millis(START));
     run.oracle.advance(START);
     for (at, op) in ops.iter().enumerate() {

@@ -85,6 +85,7 @@ pub fn run(subject: &mut dyn Subject, ops: &[Op]) -> Result<(), Failure> {
         failed_loads: 0,
         effects: 0,
     };
+    run.subject.engine().choose_eagerly();
     run.subject.advance(Millis(1_000_000));
     for (at, op) in ops.iter().enumerate() {
         run.subject.engine().go_on();
@@ -307,7 +308,7 @@ impl Run<'_> {
 
     fn has_other_modes(&self) -> bool {
         let mut joins = self.oracle.joins.iter();
-        joins.any(|installed| installed.join.mode != crate::join::Mode::Push)
+        joins.any(|installed| !installed.join.mode.is_maintained())
     }
 
     /// Applies what followers are told, to the last; what they lose they follow anew.

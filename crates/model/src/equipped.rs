@@ -230,6 +230,7 @@ impl Equipped {
         if self.by_chance {
             engine.set_memory(pressure.clone(), Some(LIMIT_BY_CHANCE));
         }
+        engine.choose_eagerly();
         engine.set_slice(self.slice);
         if let Some(outputs) = self.growth {
             engine.set_growth(outputs);

@@ -116,8 +116,8 @@ impl World {
             let circle = join.reads(&join.output)
                 || self.joins.iter().any(|(_, other)| {
                     (join.reads(&other.output) && other.reads(&join.output))
-                        || (join.mode == Mode::Push
-                            && other.mode != Mode::Push
+                        || (join.mode.is_maintained()
+                            && !other.mode.is_maintained()
                             && join.reads(&other.output))
                 });
             if !circle {
@@ -333,9 +333,10 @@ impl World {
 }
 
 fn mode(rng: &mut Rng) -> Mode {
-    match rng.weighted(&[72, 15, 13]) {
+    match rng.weighted(&[50, 22, 15, 13]) {
         0 => Mode::Push,
-        1 => Mode::Pull,
+        1 => Mode::Auto,
+        2 => Mode::Pull,
         _ => Mode::Snapshot(*rng.pick(&[500, 1000, 2250])),
     }
 }

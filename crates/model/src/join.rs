@@ -135,10 +135,20 @@ impl Display for Operator {
 pub enum Mode {
     /// Kept up to date.
     Push,
+    /// Kept up to date, or computed on every read, whichever is chosen.
+    Auto,
     /// On every read.
     Pull,
     /// Kept unchanged for this many milliseconds.
     Snapshot(u64),
+}
+
+impl Mode {
+    /// Whether its outputs are told of, and may be read by joins that are kept up to date.
+    #[must_use]
+    pub fn is_maintained(self) -> bool {
+        matches!(self, Self::Push | Self::Auto)
+    }
 }
 
 /// How many keys of each group a join makes.
@@ -344,6 +354,7 @@ impl Join {
         let mut mode = Mode::Push;
         match word() {
             ("push", behind) => rest = behind,
+            ("auto", behind) => (mode, rest) = (Mode::Auto, behind),
             ("pull", behind) => (mode, rest) = (Mode::Pull, behind),
             ("snapshot", behind) => {
                 let (seconds, behind) = behind.split_once(char::is_whitespace)?;
@@ -489,6 +500,7 @@ impl Display for Join {
         write!(f, "{} =", self.output)?;
         match self.mode {
             Mode::Push => {}
+            Mode::Auto => f.write_str(" auto")?,
             Mode::Pull => f.write_str(" pull")?,
             Mode::Snapshot(millis) => {
                 write!(f, " snapshot {}", millis / 1000)?;

@@ -5,7 +5,7 @@
 //! that source alone and begin as it does with what is bound. There is no index, no containing range, no
 //! maintenance: each line can be held against `semantics.md` by reading.
 
-use crate::join::{Bindings, Join, Mode, Operator, Pattern};
+use crate::join::{Bindings, Join, Operator, Pattern};
 use crate::number::Number;
 use crate::tally;
 use std::collections::BTreeMap;
@@ -92,8 +92,8 @@ impl Oracle {
             join.output.repeats_a_slot() || join.sources.iter().any(|(_, s)| s.repeats_a_slot())
         });
         let push_over_lazy = all.iter().any(|upper| {
-            let lazy = |lower: &&Join| lower.mode != Mode::Push && upper.reads(&lower.output);
-            upper.mode == Mode::Push && all.iter().copied().any(|lower| lazy(&lower))
+            let lazy = |lower: &&Join| !lower.mode.is_maintained() && upper.reads(&lower.output);
+            upper.mode.is_maintained() && all.iter().copied().any(|lower| lazy(&lower))
         });
         if topological(&all).is_none() || push_over_lazy {
             return if unsure { Verdict::Unsure } else { Verdict::Refuse(None) };

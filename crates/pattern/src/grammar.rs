@@ -1,7 +1,7 @@
 //! The text of a join.
 //!
 //! ```text
-//! join     = pattern "=" [ "push" | "pull" | "snapshot" SECONDS ] source { source } [ keep ]
+//! join     = pattern "=" [ "push" | "auto" | "pull" | "snapshot" SECONDS ] source { source } [ keep ]
 //! source   = operator pattern clauses
 //! operator = "check" | "using" | "copy" | "map:" function | "count" | "sum" | "min" | "max" | "avg" | "first" | "last" | tally
 //! pattern  = table { "|" component }
@@ -41,7 +41,7 @@ const OPERATORS: &str = "check (or using), copy, index, map:function, count, sum
      distinct~ NUMBER, topk NUMBER, percentile PERCENT";
 /// What is before the name of a function.
 const MAP: &str = "map:";
-const MODES: &str = "push, pull, snapshot SECONDS";
+const MODES: &str = "push, auto, pull, snapshot SECONDS";
 
 /// Most digits before the point of a snapshot's seconds; keeps its milliseconds within 64 bits.
 const SECONDS_DIGITS_MAX: usize = 12;
@@ -177,6 +177,7 @@ impl<'t> Reader<'t> {
         let word = self.peek();
         let mode = match word.text {
             "push" => Mode::Push,
+            "auto" => Mode::Auto,
             "pull" => Mode::Pull,
             "snapshot" => {
                 self.take(word);
@@ -294,8 +295,10 @@ impl<'t> Reader<'t> {
         let shown = found(word);
         let message = match word.text {
             "=" => "a join has only one `=`".to_string(),
-            "push" | "pull" | "snapshot" if leading => format!("{shown} follows another mode"),
-            "push" | "pull" | "snapshot" => {
+            "push" | "auto" | "pull" | "snapshot" if leading => {
+                format!("{shown} follows another mode")
+            }
+            "push" | "auto" | "pull" | "snapshot" => {
                 format!("the mode {shown} belongs directly after the `=`")
             }
             text if text.contains('|') => {

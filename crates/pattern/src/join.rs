@@ -121,6 +121,8 @@ impl fmt::Display for Operator {
 pub enum Mode {
     /// Materialized where it was read, then kept up to date.
     Push,
+    /// As [`Mode::Push`] where that pays, range by range, and as [`Mode::Pull`] elsewhere.
+    Auto,
     /// Computed on every read; nothing is stored.
     Pull,
     /// Computed, then kept unchanged for a time.
@@ -128,6 +130,14 @@ pub enum Mode {
         /// For how long; at least 1.
         millis: u64,
     },
+}
+
+impl Mode {
+    /// Whether every read gives what recomputing the output at that moment would, and what is stored is kept up to date.
+    #[must_use]
+    pub fn is_maintained(self) -> bool {
+        matches!(self, Self::Push | Self::Auto)
+    }
 }
 
 /// One source of a join.
@@ -314,6 +324,7 @@ impl fmt::Display for Join {
         write!(f, "{output} =")?;
         match self.mode {
             Mode::Push => {}
+            Mode::Auto => f.write_str(" auto")?,
             Mode::Pull => f.write_str(" pull")?,
             Mode::Snapshot { millis } => {
                 write!(f, " snapshot {}", millis / 1000)?;

@@ -209,7 +209,7 @@ impl World {
     /// Whether joins are installed whose outputs nobody keeps current.
     pub(crate) fn has_lazy_joins(&self) -> bool {
         let mut joins = self.shards.iter().flat_map(|one| &one.oracle.joins);
-        joins.any(|join| join.join.mode != Mode::Push)
+        joins.any(|join| !join.join.mode.is_maintained())
     }
 
     pub(crate) fn crash(&mut self) -> Result<(), String> {

@@ -72,6 +72,7 @@ impl One {
     ) -> Self {
         let mut engine =
             Engine::new(Settings { secret: Secret::fixed(7), draws: 7, ..Settings::default() });
+        engine.choose_eagerly();
         engine.set_placement(me, placement.clone());
         let mut oracle = Oracle::default();
         if let Some(disk) = &disk {

@@ -20,6 +20,8 @@ pub enum System {
     PushAll,
     /// Headwater whose join is computed on every read.
     Pull,
+    /// Headwater whose join is kept or computed, range by range.
+    Auto,
     /// Headwater that keeps the most-followed posters in a pull join.
     Celebrities,
     /// Headwater whose tables have a boundary that was set, not inferred.
@@ -65,11 +67,12 @@ impl System {
         matches!(self, Self::Tls | Self::ValkeyTls | Self::RedisTls)
     }
 
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Headwater,
         Self::Push,
         Self::PushAll,
         Self::Pull,
+        Self::Auto,
         Self::Celebrities,
         Self::Boundary,
         Self::Shards,
@@ -95,6 +98,7 @@ impl System {
             Self::Push => "push",
             Self::PushAll => "push-all",
             Self::Pull => "pull",
+            Self::Auto => "auto",
             Self::Celebrities => "celebrities",
             Self::Boundary => "boundary",
             Self::Shards => "shards",

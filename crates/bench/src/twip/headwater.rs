@@ -11,8 +11,8 @@ use std::io;
 /// How the join is installed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Joins {
-    /// Computed on every read rather than materialized.
-    pub pull: bool,
+    /// The mode of the timelines' join, as it is written in it.
+    pub mode: &'static str,
     /// Materialize all timelines before the run.
     pub all: bool,
     /// Celebrities have their own tables and a pull join.
@@ -50,9 +50,9 @@ impl WithJoins {
     }
 
     fn install(&self, connection: &mut Connection) -> Result<()> {
-        let mode = if self.joins.pull { "pull " } else { "" };
+        let mode = self.joins.mode;
         let timeline = format!(
-            "t|<user>|<time>|<poster> = {mode}check s|<user>|<poster> copy p|<poster>|<time>"
+            "t|<user>|<time>|<poster> = {mode} check s|<user>|<poster> copy p|<poster>|<time>"
         );
         let out = &mut connection.out;
         let mut commands = 1;

@@ -27,6 +27,8 @@ pub enum Mode {
     Push,
     /// The same, with every timeline materialized before the run, inactive users' too.
     PushAll,
+    /// Auto join: each timeline is kept, or computed on every read, as it is read and changed.
+    Auto,
     /// Pull join: computed on every read.
     Pull,
     /// No join: the clients keep timelines up to date in plain keys.

@@ -8,6 +8,8 @@ use std::collections::HashSet;
 const LOGINS: usize = 5;
 const SUBSCRIPTIONS: usize = 9;
 const CHECKS: usize = 85;
+/// Who comes seldom does so a part of as often as the others: one in so many times.
+const SELDOM_PART: f64 = 50.0;
 /// Different texts; a post's moment chooses one.
 const TEXTS: usize = 4096;
 /// One in so many users is a celebrity in the variant that has them.
@@ -42,6 +44,10 @@ pub struct Op {
 pub struct Params {
     /// Percent of users who are active.
     pub active: f64,
+    /// Percent of the active users who come seldom.
+    pub seldom: f64,
+    /// Percent of the operations that are posts.
+    pub posting: f64,
     /// Incremental checks per active user.
     pub checks: f64,
     /// Posts before the run.
@@ -87,7 +93,7 @@ impl Plan {
         active.truncate(count.clamp(1, graph.users));
         let posters = graph.posters();
         let first_posters = (0..params.posts).map(|_| posters.draw(&mut rng) as u32).collect();
-        let ops = draw_ops(&graph, &active, params.checks, &mut rng);
+        let ops = draw_ops(&graph, &active, params, &mut rng);
         let schedule = Schedule::deal(ops, params.connections, params.pipeline, |op: &Op| op.user);
         let celebrity = celebrities(&graph);
         let window = params.window;
@@ -114,11 +120,16 @@ fn celebrities(graph: &Graph) -> Vec<bool> {
 }
 
 /// Draws the operations in their order over time.
-fn draw_ops(graph: &Graph, active: &[u32], checks: f64, rng: &mut Rng) -> Vec<Op> {
-    let total = (checks * active.len() as f64 * 100.0 / CHECKS as f64).round() as usize;
-    let logins = total * LOGINS / 100;
-    let subscriptions = total * SUBSCRIPTIONS / 100;
-    let reads = total * CHECKS / 100;
+fn draw_ops(graph: &Graph, active: &[u32], params: &Params, rng: &mut Rng) -> Vec<Op> {
+    let total = (params.checks * active.len() as f64 * 100.0 / CHECKS as f64).round() as usize;
+    // Of what is no post.
+    let others = (100.0 - params.posting) / (LOGINS + SUBSCRIPTIONS + CHECKS) as f64;
+    let share = |percent: usize| (total as f64 * percent as f64 * others / 100.0) as usize;
+    let (logins, subscriptions, reads) = (share(LOGINS), share(SUBSCRIPTIONS), share(CHECKS));
+    // The last ones come seldom.
+    let seldom = (active.len() as f64 * params.seldom / 100.0).round() as usize;
+    let often = (active.len() - seldom).max(1);
+    let seldom_share = seldom as f64 / (seldom as f64 + often as f64 * SELDOM_PART);
     let mut kinds = vec![Kind::Post; total];
     kinds[..logins].fill(Kind::Login);
     kinds[logins..logins + subscriptions].fill(Kind::Subscribe);
@@ -134,7 +145,10 @@ fn draw_ops(graph: &Graph, active: &[u32], checks: f64, rng: &mut Rng) -> Vec<Op
     let mut new_edges = HashSet::new();
     let mut ops = Vec::with_capacity(total);
     for kind in kinds {
-        let mut user = active[rng.index(active.len())];
+        let mut user = match seldom > 0 && rng.unit() < seldom_share {
+            true => active[often + rng.index(active.len() - often)],
+            false => active[rng.index(often)],
+        };
         let mut poster = user;
         match kind {
             Kind::Login | Kind::Check => {}
@@ -211,6 +225,20 @@ fn log_in_first(ops: &mut [Op], users: usize) {
 mod tests {
     use super::*;
 
+    fn params() -> Params {
+        Params {
+            active: 70.0,
+            seldom: 0.0,
+            posting: 1.0,
+            checks: 50.0,
+            posts: 0,
+            window: 10,
+            seed: 1,
+            connections: 1,
+            pipeline: 1,
+        }
+    }
+
     fn share(ops: &[Op], kind: Kind) -> f64 {
         ops.iter().filter(|op| op.kind == kind).count() as f64 / ops.len() as f64
     }
@@ -219,7 +247,7 @@ mod tests {
     fn operations_have_the_ratio_of_the_paper() {
         let graph = Graph::generate(1_000, 20.0, 1);
         let active: Vec<u32> = (0..700).collect();
-        let ops = draw_ops(&graph, &active, 50.0, &mut Rng::new(2));
+        let ops = draw_ops(&graph, &active, &params(), &mut Rng::new(2));
         assert_eq!(ops.len(), 41_176);
         for (kind, percent) in
             [(Kind::Login, 5.0), (Kind::Subscribe, 9.0), (Kind::Check, 85.0), (Kind::Post, 1.0)]
@@ -231,10 +259,26 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_seldom_does_a_fiftieth_and_posts_are_as_many_as_asked_for() {
+        let graph = Graph::generate(1_000, 20.0, 1);
+        let active: Vec<u32> = (0..1_000).collect();
+        let params = Params { seldom: 80.0, posting: 20.0, ..params() };
+        let ops = draw_ops(&graph, &active, &params, &mut Rng::new(2));
+        let posts = share(&ops, Kind::Post) * 100.0;
+        assert!((posts - 20.0).abs() < 0.1, "{posts} %");
+        let of = |users: std::ops::Range<u32>| {
+            let checks = ops.iter().filter(|op| op.kind == Kind::Check && users.contains(&op.user));
+            checks.count() as f64 / users.len() as f64
+        };
+        let part = of(0..200) / of(200..1_000);
+        assert!((40.0..60.0).contains(&part), "{part} times as often");
+    }
+
+    #[test]
     fn subscriptions_are_new() {
         let graph = Graph::generate(300, 10.0, 1);
         let active: Vec<u32> = (0..300).collect();
-        let ops = draw_ops(&graph, &active, 50.0, &mut Rng::new(2));
+        let ops = draw_ops(&graph, &active, &params(), &mut Rng::new(2));
         let mut new = HashSet::new();
         for op in ops.iter().filter(|op| op.kind == Kind::Subscribe) {
             assert_ne!(op.user, op.poster);
@@ -247,7 +291,7 @@ mod tests {
     fn who_logs_in_does_so_before_he_checks() {
         let graph = Graph::generate(300, 10.0, 1);
         let active: Vec<u32> = (0..300).collect();
-        let ops = draw_ops(&graph, &active, 50.0, &mut Rng::new(2));
+        let ops = draw_ops(&graph, &active, &params(), &mut Rng::new(2));
         for user in 0..300 {
             let mut reads = ops
                 .iter()

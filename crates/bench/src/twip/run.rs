@@ -41,6 +41,12 @@ pub struct Twip {
     /// Percent of users who are active.
     #[arg(long, default_value_t = 70.0, value_name = "1..100")]
     active: f64,
+    /// Percent of the active users who come seldom: a fiftieth as often as the others.
+    #[arg(long, default_value_t = 0.0, value_name = "0..100")]
+    seldom: f64,
+    /// Percent of the operations that are posts.
+    #[arg(long, default_value_t = 1.0, value_name = "0..50")]
+    posting: f64,
     /// Incremental checks per active user; logins, subscriptions and posts follow from them.
     #[arg(long, default_value_t = 50.0, value_name = "N")]
     checks: f64,
@@ -69,7 +75,7 @@ pub struct Twip {
 }
 
 /// The peers of this workload.
-const PEERS: [System; 11] = [
+const PEERS: [System; 12] = [
     System::Valkey,
     System::Redis,
     System::Memcached,
@@ -78,6 +84,7 @@ const PEERS: [System; 11] = [
     System::Push,
     System::PushAll,
     System::Pull,
+    System::Auto,
     System::Celebrities,
     System::Boundary,
     System::Shards,
@@ -137,6 +144,8 @@ impl Twip {
         let posts = self.posts.unwrap_or(graph.users);
         let params = Params {
             active: self.active,
+            seldom: self.seldom,
+            posting: self.posting,
             checks: self.checks * self.common.scale,
             posts,
             window: self.window.unwrap_or(posts as u32),
@@ -154,6 +163,8 @@ impl Twip {
     pub(crate) fn check(&self) -> Result<()> {
         self.common.check()?;
         within("--active", self.active, 0.001, 100.0)?;
+        within("--seldom", self.seldom, 0.0, 99.0)?;
+        within("--posting", self.posting, 0.0, 50.0)?;
         within("--checks", self.checks, 0.001, 1e6)?;
         within("--pipeline", self.pipeline as f64, 1.0, 4096.0)?;
         within("--posts", self.posts.unwrap_or(0) as f64, 0.0, 1e8)?;
@@ -195,6 +206,8 @@ impl Twip {
             "users": plan.graph.users,
             "edges": plan.graph.edges(),
             "active_percent": self.active,
+            "seldom_percent": self.seldom,
+            "posting_percent": self.posting,
             "checks_per_active_user": self.checks * self.common.scale,
             "posts_before": plan.first_posters.len(),
             "window_posts": plan.window,
@@ -212,7 +225,7 @@ impl Twip {
 
     fn backend(&self, system: System, world: &World<'_>) -> Box<dyn Backend> {
         let push = Joins {
-            pull: false,
+            mode: "push",
             all: false,
             celebrities: false,
             boundary: false,
@@ -228,7 +241,8 @@ impl Twip {
             (System::PushAll, _) | (System::Headwater, Mode::PushAll) => {
                 Joins { all: true, ..push }
             }
-            (System::Pull, _) | (System::Headwater, Mode::Pull) => Joins { pull: true, ..push },
+            (System::Pull, _) | (System::Headwater, Mode::Pull) => Joins { mode: "pull", ..push },
+            (System::Auto, _) | (System::Headwater, Mode::Auto) => Joins { mode: "auto", ..push },
             (System::Boundary, _) => Joins { boundary: true, ..push },
             (System::Celebrities, _) => Joins { celebrities: true, ..push },
             (System::Headwater, Mode::Push) => Joins { celebrities: self.celebrities, ..push },

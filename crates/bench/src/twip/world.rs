@@ -161,6 +161,8 @@ mod tests {
         let graph = Graph::parse(&b"0 1\n0 2\n1 2\n"[..]).unwrap();
         let params = Params {
             active: 100.0,
+            seldom: 0.0,
+            posting: 1.0,
             checks: 1.0,
             posts: 0,
             window: 10,

@@ -464,7 +464,7 @@ impl Engine {
                 let Some(role) = self.views.catalog.role(table) else { continue };
                 for &join in &role.writers {
                     let Some(within) = self.views.gives_in(join, &part) else { continue };
-                    assert_eq!(self.views.catalog.join(join).mode(), Mode::Push, "O2");
+                    assert!(self.views.catalog.join(join).mode().is_maintained(), "O2");
                     let mut at = within.first.clone();
                     loop {
                         at = match self.views.status_at(join, &at) {
@@ -496,7 +496,7 @@ impl Views {
         for id in self.catalog.writers_within(table, part) {
             let installed = self.catalog.join(id);
             let mode = match installed.mode() {
-                Mode::Push => continue,
+                Mode::Push | Mode::Auto => continue,
                 Mode::Pull => "pull",
                 Mode::Snapshot { .. } => "snapshot",
             };
@@ -520,6 +520,11 @@ impl Views {
 }
 
 impl Notifications {
+    /// Whether a key of `range` is followed.
+    pub(crate) fn is_any_followed(&self, range: &KeyRange) -> bool {
+        self.follows.segments.overlaps(range)
+    }
+
     /// Has what waits for data tried again: some has come.
     pub(crate) fn retry_followed(&mut self) {
         self.follows.pending.append(&mut self.follows.waiting);

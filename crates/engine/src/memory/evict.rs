@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_base::key::SEPARATOR;
-use headwater_pattern::Mode;
 use headwater_policy::Heat;
 use headwater_store::TableId;
 
@@ -144,7 +143,7 @@ impl Engine {
             split.truncate(lead(split, at).map_or(0, <[u8]>::len));
         }
         let Some(split) = split.filter(|split| *split > range.first) else { return id };
-        let is_one_moment = self.views.catalog.join(join).mode() != Mode::Push;
+        let is_one_moment = !self.views.catalog.join(join).mode().is_maintained();
         if is_one_moment || self.is_followed(self.views.catalog.join(join).plan.output_table) {
             return id;
         }

@@ -27,7 +27,7 @@ impl Run<'_> {
 
     fn has_other_modes(&self) -> bool {
         let mut joins = self.oracle.joins.iter();
-        joins.any(|installed| installed.join.mode != crate::join::Mode::Push)
+        joins.any(|installed| !installed.join.mode.is_maintained())
     }
 
     pub(super) fn unfollow(&mut self, by: u32, range: &KeyRange) {
