@@ -4,12 +4,12 @@
 //! computation with each read. Both are counted in rows, so that the choice depends on what is done, and on no clock.
 //!
 //! A range that is kept has an [`Account`]. What computing it for a read would have taken is added, what a change took is
-//! subtracted, and there is never more in it than [`KEPT_FACTOR`] computations. When nothing is left it is *let go*: its outputs
+//! subtracted, and there is never more in it than [`PATIENCE`] computations of what is usually read. When nothing is left it is *let go*: its outputs
 //! and targets go, and nobody maintains it. So a range that is read no more costs about as much as it cost to compute it.
 //!
 //! From then on its reads are computed ([`crate::computed`]), and a [`Record`] has the balance: what each computation took is added,
 //! and what the changes since the read before would have taken is subtracted. These are not known, as nobody counts them, but how many
-//! came while it was kept, of so many changes of the join's tables, is. When the balance has reached [`KEPT_FACTOR`] computations,
+//! came while it was kept, of so many changes of the join's tables, is. When the balance has reached [`KEPT_AGAIN_AFTER`] computations,
 //! the range is kept again. So a choice changes only where the other one would have saved more than changing it costs.
 //!
 //! A range that was never read before is kept, or computed first, as turned out well for those that came before it ([`Prior`]).
@@ -37,8 +37,12 @@ use headwater_base::KeyRange;
 use headwater_pattern::{Mode, Operator};
 use headwater_store::{GroupId, TableId};
 
-/// A range is let go after so many of its computations were spent on it in vain, and is kept again when so many were saved.
-const KEPT_FACTOR: u64 = 2;
+/// A range is let go after changes have taken as much as so many of its reads would have if they were computed.
+const PATIENCE: u64 = 4;
+/// The same while nobody has read it again since its first read.
+const TRIAL_PATIENCE: u64 = 2;
+/// A range is kept again when so many of its reads would have been saved.
+const KEPT_AGAIN_AFTER: u64 = 2;
 /// Accounts are looked at after so many changes, at least.
 const CHANGES_MIN: u64 = 16;
 /// Accounts are looked at after this part of the balance.
@@ -68,6 +72,10 @@ pub(crate) struct Account {
     granted: u32,
     /// What reads have saved since the last look, besides those that the group's note has counted.
     saved: u64,
+    /// How many reads that were.
+    reads: u64,
+    /// What a read usually saves; 0 before the first one.
+    usual: u64,
     saved_in_all: u64,
     spent_in_all: u64,
     /// Changes of the join's tables when it began to be kept, and at the last look.
@@ -266,16 +274,33 @@ impl Account {
         self.granted
     }
 
-    /// Enters what was granted as spent, and what reads have saved since the last look, these rows among it, up to what the range is `worth`.
-    /// Whether it has turned out just now that keeping it from its first read on was right.
-    fn look(&mut self, rows: u64, worth: u64, tick: u64) -> bool {
+    /// A read has saved so many rows.
+    fn save(&mut self, rows: u64) {
+        self.saved += rows;
+        self.reads += 1;
+    }
+
+    /// Enters what was granted as spent, and what reads have saved since the last look, so many more with these rows among them. A computation of
+    /// all takes `whole` rows. Whether it has turned out just now that keeping it from its first read on was right.
+    fn look(&mut self, (reads, rows): (u64, u64), whole: u64, eagerly: bool, tick: u64) -> bool {
         let (spent, saved) = (u64::from(self.granted), rows + core::mem::take(&mut self.saved));
+        let reads = reads + core::mem::take(&mut self.reads);
         self.saved_in_all += saved;
         self.spent_in_all += spent;
-        self.balance = (self.balance.min(worth) + saved).saturating_sub(spent).min(worth);
         self.looked = tick;
-        let has_paid = self.is_trial && self.saved_in_all >= worth;
+        if reads > 0 {
+            let mean = (saved / reads).max(1);
+            self.usual = if self.usual == 0 { mean } else { (3 * self.usual + mean) / 4 };
+        }
+        let has_paid = self.is_trial && self.saved_in_all >= whole;
         self.is_trial &= !has_paid;
+        let most = match (eagerly, self.is_trial, self.usual) {
+            (true, ..) => 1,
+            (_, true, _) => TRIAL_PATIENCE * whole,
+            (_, _, 0) => PATIENCE * whole,
+            (_, _, usual) => PATIENCE * usual,
+        };
+        self.balance = (self.balance.min(most) + saved).saturating_sub(spent).min(most);
         has_paid
     }
 
@@ -372,6 +397,8 @@ impl Engine {
             balance: u64::MAX,
             granted,
             saved: 0,
+            reads: 0,
+            usual: 0,
             saved_in_all: 0,
             spent_in_all: 0,
             since: tick,
@@ -403,20 +430,21 @@ impl Engine {
         if status.account.is_none() || self.views.statuses.landing(id).budget > 0 {
             return 0;
         }
-        let (join, rows, worth) =
-            (status.join, status.rows, self.views.worth_of(status.rows_in_all()));
+        let (join, rows, whole) = (status.join, status.rows, status.rows_in_all());
+        let eagerly = self.views.catalog.chooses_eagerly;
         let (stays, tick) = (self.must_stay(id), self.views.tick_of(join));
-        let least = match (stays, self.views.catalog.chooses_eagerly) {
-            (true, _) => worth,
+        let least = match (stays, eagerly) {
+            (true, _) => PATIENCE * whole,
             (false, true) => 1,
             (false, false) => CHANGES_MIN,
         };
-        let shown = self.rows_shown(id);
+        let seen = self.rows_shown(id);
         let Some(account) = &mut self.views.statuses.get_mut(id).account else { return 0 };
         let (spent, ticks) = (u64::from(account.granted), tick - account.looked);
-        let has_paid = account.look(shown, worth, tick);
+        let has_paid = account.look(seen, whole, eagerly, tick);
         let granted = (account.balance > 0 || stays).then(|| account.grant(least));
         let (rate, in_vain) = (account.rate(), account.is_trial);
+        let changes = u32::try_from(account.spent_in_all).unwrap_or(u32::MAX);
         let hash = self.choice_hash(join, &self.views.statuses.get(id).range());
         if let Some(choices) = &mut self.views.catalog.join_mut(join).choices {
             choices.note_rate(spent, ticks);
@@ -430,20 +458,22 @@ impl Engine {
                 self.views.statuses.grant(id, granted);
                 return 0;
             }
-            None if self.views.statuses.get(id).outputs() > OUTPUTS_MAX => self.invalidate(id),
+            None if self.views.statuses.get(id).outputs().saturating_add(changes) > OUTPUTS_MAX => {
+                self.invalidate(id);
+            }
             None => self.discard(id),
         }
         rows as usize
     }
 
-    /// Rows that computing the reads would have visited which the note of a range's group has counted, and counts no more.
-    fn rows_shown(&mut self, id: StatusId) -> u64 {
+    /// How many reads the note of a range's group has counted, and rows that computing them would have visited. From now on it counts others.
+    fn rows_shown(&mut self, id: StatusId) -> (u64, u64) {
         let status = self.views.statuses.get(id);
-        let Some(group) = status.group else { return 0 };
+        let Some(group) = status.group else { return (0, 0) };
         let installed = self.views.catalog.join(status.join);
         let note = self.store.table_mut(installed.layer).0.note_mut(group);
         let (reads, shown) = note.take_reads(id);
-        status.rows_of_reads(&installed.plan, reads, shown)
+        (reads, status.rows_of_reads(&installed.plan, reads, shown))
     }
 
     /// Whether a range may not be let go, whatever it costs (H1).
@@ -495,9 +525,9 @@ impl Engine {
 }
 
 impl Views {
-    /// What may be spent on a range in vain of which a computation visits so many rows, and what must be saved by keeping it.
+    /// What must have been saved by keeping a range, a computation of which visits so many rows, before it is kept again.
     fn worth_of(&self, rows: u64) -> u64 {
-        if self.catalog.chooses_eagerly { 1 } else { KEPT_FACTOR * rows }
+        if self.catalog.chooses_eagerly { 1 } else { KEPT_AGAIN_AFTER * rows }
     }
 
     /// How many changes the tables have had that a join reads.
@@ -532,7 +562,7 @@ impl Views {
                 let status = self.statuses.get_mut(id);
                 let rows = status.rows_of_reads(&plan, 1, shown);
                 if let Some(account) = &mut status.account {
-                    account.saved += rows.saturating_sub(visited);
+                    account.save(rows.saturating_sub(visited));
                 }
                 visited = visited.saturating_sub(rows);
             }
@@ -553,7 +583,7 @@ impl Views {
             false => status.rows_of_reads(plan, 1, 1),
         };
         if let Some(account) = &mut status.account {
-            account.saved += rows;
+            account.save(rows);
         }
     }
 

@@ -51,7 +51,7 @@ impl Engine {
             let limited = computed.len() == 1 && options.limit.is_some();
             let folded = match limited.then(|| self.join_to_limit(table, range, limit)).flatten() {
                 Some(join) => self.compute_limited(join, range, limit, options.reverse),
-                None => self.compute_once(join, range),
+                None => self.compute_once(join, range, range),
             };
             match folded {
                 Ok(folded) => rows.extend(folded.into_iter().map(|it| (it.key, it.value))),
@@ -121,7 +121,7 @@ impl Engine {
             return Ok(None);
         }
         let before = self.counters.rows_read;
-        let folded = self.compute_once(join, &point)?;
+        let folded = self.compute_once(join, &point, &point)?;
         self.scratch.row_holds.extend(folded.iter().map(|it| it.value));
         let visited = self.counters.rows_read - before;
         self.note_computed(join, &point, visited);
@@ -161,11 +161,16 @@ impl Engine {
         !spilled
     }
 
-    /// As [`Engine::compute`], of a range that fits into a slice.
+    /// As [`Engine::compute`], of a part of a range which fits into a slice.
     ///
     /// # Errors
-    /// As for [`Engine::compute`]; or it does not: the range is kept from now on.
-    fn compute_once(&mut self, join: u32, range: &KeyRange) -> Result<Vec<Folded>, Missing> {
+    /// As for [`Engine::compute`]; or it does not: what was `asked` for is kept from now on.
+    fn compute_once(
+        &mut self,
+        join: u32,
+        range: &KeyRange,
+        asked: &KeyRange,
+    ) -> Result<Vec<Folded>, Missing> {
         let plan = self.views.catalog.join(join).plan.clone();
         let whole = match &plan.join.keep {
             Some(_) => plan.whole_groups(range),
@@ -180,7 +185,7 @@ impl Engine {
         execution.may_gather = self.may_gather(join);
         if self.run(&mut execution, 0, &bindings).is_err() {
             if execution.split.is_some() || execution.gathers {
-                self.note_large(join, range);
+                self.note_large(join, asked);
             }
             return Err(Missing);
         }
@@ -218,7 +223,7 @@ impl Engine {
                 Some(cut) if reverse => KeyRange::new(&cut, &rest.last),
                 Some(cut) => KeyRange::new(&rest.first, &cut),
             };
-            match self.compute_once(join, &part) {
+            match self.compute_once(join, &part, range) {
                 Ok(folded) => found.extend(folded),
                 Err(Missing) => {
                     self.release_folded(found);

@@ -195,9 +195,9 @@ impl Engine {
         }
         if let Some(text) = self.views.explain_kept(id, part) {
             lines.push(line(2, "kept", text));
-            if let Some(text) = self.explain_choice(id, part) {
-                lines.push(line(2, "choice", text));
-            }
+        }
+        if let Some(text) = self.explain_choice(id, part) {
+            lines.push(line(2, "choice", text));
         }
         if let Some(text) = self.views.explain_tally(id, part) {
             lines.push(line(2, "values", text));
