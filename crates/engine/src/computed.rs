@@ -216,7 +216,13 @@ impl Engine {
         let mut wanted = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut found = Vec::new();
         loop {
-            let cut = self.dividing_hint(join, &rest, wanted, reverse);
+            let cut = match self.dividing_hint(join, &rest, (wanted, reverse), true) {
+                Ok(cut) => cut,
+                Err(Missing) => {
+                    self.release_folded(found);
+                    return Err(Missing);
+                }
+            };
             let is_last = cut.is_none();
             let part = match cut {
                 None => rest.clone(),

@@ -39,6 +39,10 @@ struct Best<'r> {
     keys: BTreeSet<Vec<u8>>,
     /// How many rows may be looked at still.
     rows: usize,
+    /// What is not here is asked for.
+    loads: bool,
+    /// Something was, and has yet to come.
+    lacks: bool,
 }
 
 impl Best<'_> {
@@ -82,7 +86,7 @@ impl Engine {
         let mut rest = range.clone();
         let mut wanted = usize::try_from(limit).unwrap_or(usize::MAX);
         loop {
-            let (part, is_last) = self.next_limited(join, &rest, wanted, reverse);
+            let (part, is_last) = self.next_limited(join, &rest, wanted, reverse)?;
             self.ensure_table(table, &part)?;
             let done = if reverse {
                 KeyRange::new(&part.first, &range.last)
@@ -108,7 +112,8 @@ impl Engine {
         range: &KeyRange,
         limit: u64,
     ) -> Option<u32> {
-        if limit == 0 || limit > LIMIT_MAX || self.base.placed.is_some() {
+        let is_here = !self.base.spans_homes(range) && !self.base.is_elsewhere(range);
+        if limit == 0 || limit > LIMIT_MAX || !is_here {
             return None;
         }
         let role = self.views.catalog.role(table)?;
@@ -129,7 +134,7 @@ impl Engine {
         rest: &KeyRange,
         wanted: usize,
         reverse: bool,
-    ) -> (KeyRange, bool) {
+    ) -> Result<(KeyRange, bool), Missing> {
         let all = (rest.clone(), true);
         // What is there already costs nothing.
         let cover = &self.views.catalog.join(join).cover;
@@ -139,22 +144,22 @@ impl Engine {
                 && headwater_base::key::end_at_most(&rest.last, &self.views.statuses.get(id).last)
             {
                 if **first <= *rest.first {
-                    return all;
+                    return Ok(all);
                 }
-                return (KeyRange::new(first, &rest.last), false);
+                return Ok((KeyRange::new(first, &rest.last), false));
             }
         } else if let Some(id) = self.views.status_at(join, &rest.first) {
             let end = self.views.statuses.get(id).last.to_vec();
             if end.is_empty() || !before_end(&end, &rest.last) {
-                return all;
+                return Ok(all);
             }
-            return (KeyRange::new(&rest.first, &end), false);
+            return Ok((KeyRange::new(&rest.first, &end), false));
         }
-        match self.dividing_hint(join, rest, wanted, reverse) {
+        Ok(match self.dividing_hint(join, rest, (wanted, reverse), true)? {
             Some(cut) if reverse => (KeyRange::new(&cut, &rest.last), false),
             Some(cut) => (KeyRange::new(&rest.first, &cut), false),
             None => all,
-        }
+        })
     }
 
     /// Whether there are so many keys in a range, or more.
@@ -172,28 +177,46 @@ impl Engine {
 
     /// A key within `range` such that about `wanted` outputs lie before it (or from it on); nothing where that is not known
     /// to be less than all of it, or data is not here.
+    ///
+    /// # Errors
+    /// Data is not here, and is asked for, since the hint `loads` what it needs.
     pub(crate) fn dividing_hint(
         &mut self,
         join: u32,
         range: &KeyRange,
-        wanted: usize,
-        reverse: bool,
-    ) -> Option<Vec<u8>> {
+        (wanted, reverse): (usize, bool),
+        loads: bool,
+    ) -> Result<Option<Vec<u8>>, Missing> {
         let plan = self.views.catalog.join(join).plan.clone();
-        let bindings = fixed_slots(&plan.join.output, range)?;
+        let Some(bindings) = fixed_slots(&plan.join.output, range) else { return Ok(None) };
         let rows = ROWS_MAX.saturating_add(wanted);
-        let mut best = Best { range, reverse, wanted, keys: BTreeSet::new(), rows };
+        let mut best =
+            Best { range, reverse, wanted, keys: BTreeSet::new(), rows, loads, lacks: false };
         let is_known = self.look_for_best(join, &plan, 0, &bindings, &mut best);
         self.counters.rows_read += (rows - best.rows) as u64;
+        if best.lacks {
+            return Err(Missing);
+        }
         if !is_known || best.keys.len() < wanted {
-            return None;
+            return Ok(None);
         }
         if reverse {
-            return best.keys.pop_first().filter(|cut| *cut > range.first);
+            return Ok(best.keys.pop_first().filter(|cut| *cut > range.first));
         }
-        let mut cut = best.keys.pop_last()?;
-        cut.push(0);
-        before_end(&cut, &range.last).then_some(cut)
+        let cut = best.keys.pop_last().map(|mut cut| {
+            cut.push(0);
+            cut
+        });
+        Ok(cut.filter(|cut| before_end(cut, &range.last)))
+    }
+
+    /// Asks for what is not here of a source's span.
+    fn need_source(&mut self, plan: &Plan, level: usize, span: &KeyRange) -> Result<(), Missing> {
+        let table = plan.source_tables[level];
+        if !self.base.is_aligned(plan, level) && !self.need_elsewhere(table, span)? {
+            return Ok(());
+        }
+        self.need(table, span)
     }
 
     /// Looks at the rows of sources from `level` on; whether all could be looked at that had to be.
@@ -211,7 +234,13 @@ impl Engine {
             return true;
         };
         if !self.is_here_ahead(plan, level, &span, false) {
-            return false;
+            if !best.loads {
+                return false;
+            }
+            if self.need_source(plan, level, &span).is_err() {
+                best.lacks = true;
+                return true;
+            }
         }
         if level == plan.value_source() {
             let mut key = Vec::new();

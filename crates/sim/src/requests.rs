@@ -206,12 +206,27 @@ impl World {
         }
         let mut pairs = Vec::new();
         let mut removed = 0;
+        // Some ranges are read in part first.
+        let limited = self.events.is_multiple_of(3).then(|| RangeOptions {
+            reverse: self.events.is_multiple_of(2),
+            limit: Some(1 + self.events % 4),
+        });
+        let mut limited_is_right = true;
         let done = match &parked.ask {
             Ask::Range(range) => one.sliced(|engine| {
+                let mut some = Vec::new();
+                if let Some(options) = limited {
+                    let each = &mut |key: &[u8], _: Value<'_>| some.push(key.to_vec());
+                    engine.range(&range.first, &range.last, options, each)?;
+                }
                 let each = &mut |key: &[u8], value: Value<'_>| {
                     pairs.push((key.to_vec(), value.to_vec()));
                 };
-                engine.range(&range.first, &range.last, RangeOptions::default(), each).map(drop)
+                engine.range(&range.first, &range.last, RangeOptions::default(), each)?;
+                if let Some(options) = limited {
+                    limited_is_right = is_beginning(&some, &pairs, options);
+                }
+                Ok(())
             }),
             Ask::Get(key) => one.sliced(|engine| {
                 let value = engine.get(key)?;
@@ -251,6 +266,9 @@ impl World {
             Ok(()) => {
                 self.note("answers checked");
                 let text = format!("shard {at}, {:?}", parked.ask);
+                if !limited_is_right {
+                    return Err(format!("{text}: with {limited:?} it is no part of {pairs:?}"));
+                }
                 self.check(&parked, &pairs).map_err(|error| format!("{text}: {error}"))?;
                 if let Ask::Watch(by, range) = &parked.ask {
                     self.shards[at].copies.add(*by, range, pairs);
@@ -365,5 +383,15 @@ impl World {
             }
             !goes
         });
+    }
+}
+
+/// Whether these are the keys that a limited read shows of a range that holds `pairs`.
+fn is_beginning(keys: &[Vec<u8>], pairs: &[(Vec<u8>, Vec<u8>)], options: RangeOptions) -> bool {
+    let most = options.limit.map_or(usize::MAX, |limit| limit as usize);
+    let all = || pairs.iter().map(|(key, _)| key);
+    match options.reverse {
+        true => all().rev().take(most).eq(keys),
+        false => all().take(most).eq(keys),
     }
 }

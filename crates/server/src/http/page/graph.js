@@ -18,7 +18,7 @@ export function parse(spec) {
     const isSource = OPERATORS.has(operator) || COUNTED.has(operator) || operator.startsWith("map:");
     if (isSource && pattern !== undefined) sources.push({ operator, pattern, table: pattern.split("|")[0] });
   }
-  const mode = ["pull", "snapshot"].find((it) => words[0] === it) || "push";
+  const mode = ["auto", "pull", "snapshot"].find((it) => words[0] === it) || "push";
   return { output, table: output.split("|")[0], sources, mode };
 }
 
