@@ -13,6 +13,7 @@
 //! - `tls`: encrypted connections.
 //! - `http`: figures for those who watch the process, and signs of life.
 //! - `log`: what those who run the server are told.
+//! - `reload`: settings that are read again while it runs.
 //! - `replicated`: a node of a cluster, which owns the shard or stands by.
 //! - `keeping`: the embedded store, and definitions that outlive the process; `backup`: folders of its backups.
 //! - `users`: who may do what, for all shards.
@@ -34,6 +35,7 @@ mod memory;
 mod null;
 mod output;
 mod reactor;
+mod reload;
 mod replicated;
 mod resp;
 mod service;
@@ -48,6 +50,7 @@ mod users;
 
 pub use config::{ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount};
 pub use memory::{Share, Size};
+pub use reload::ReadSettings;
 pub use replicated::ClusterNode;
 
 use crate::log::event;
@@ -55,6 +58,7 @@ use headwater_base::Shard;
 use headwater_engine::Engine;
 use null::Null;
 use reactor::Reactor;
+use reload::SettingsSource;
 use replicated::ReplicaEnd;
 use resp::ShardService;
 use service::{Bounds, WireProtocol};
@@ -124,6 +128,16 @@ impl Server {
         let https = reactor.service.serve_https()?;
         let doorway = reactor.service.open_doorway()?;
         Ok(Self { reactor, threads, http, https, doorway, warning })
+    }
+
+    /// Has SIGHUP read the settings anew, of which `started` are those that the server was bound with.
+    ///
+    /// # Errors
+    /// A file with a secret cannot be read any more.
+    pub fn reload_from(&mut self, read: ReadSettings, started: Config) -> Result<(), ConfigError> {
+        let source = SettingsSource::new(read, started)?;
+        self.reactor.service.set_settings_source(source);
+        Ok(())
     }
 
     /// The addresses where RESP is spoken over TLS, if any.

@@ -287,6 +287,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(live "function-reply-bytes-max" &[], functions.function_reply_bytes_max),
     setting!(live "function-write-bytes-max" &[], functions.function_write_bytes_max),
     setting!(fixed "webhook-certificates" &[], flow_settings.webhook_certificates),
+    setting!(live "flow-late-milliseconds" &[], flow_settings.flow_late_milliseconds),
     setting!(
         live "slowlog-microseconds-min" &["slowlog-log-slower-than"],
         observe.slowlog_microseconds_min
@@ -391,6 +392,18 @@ pub(crate) fn change(config: &Config, pairs: &[(String, String)]) -> Result<Conf
             }
         }
     }
+    Ok(changed)
+}
+
+/// Changes settings that can be changed at run time, all or none; they are checked together, whatever their order.
+pub(crate) fn change_all(config: &Config, pairs: &[(String, String)]) -> Result<Config, String> {
+    let mut changed = config.clone();
+    for (name, value) in pairs {
+        let set = find(name).and_then(|setting| setting.set);
+        let set = set.ok_or_else(|| format!("{name} cannot be changed at run time"))?;
+        set(&mut changed, value).map_err(|why| format!("{name}: {why}"))?;
+    }
+    changed.check().map_err(|why| why.to_string())?;
     Ok(changed)
 }
 

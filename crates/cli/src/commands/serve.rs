@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use headwater_server::{
-    ClusterNode, Config, DebugCommand, NullServer, OptionalPort, Server, ShardCount, Size, log,
+    ClusterNode, Config, ConfigError, DebugCommand, NullServer, OptionalPort, Server, ShardCount,
+    Size, log,
 };
 use std::io::Write;
 use std::net::IpAddr;
@@ -55,7 +56,7 @@ pub(crate) struct Args {
 }
 
 /// The cluster that the server is a node of.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 struct ClusterArgs {
     /// Be a node of a cluster, whose log these NATS servers keep; with commas between
     #[arg(
@@ -128,7 +129,7 @@ enum Answer {
 }
 
 /// Where to listen and whom to let in: what `serve` and `demo` have in common.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct ListenArgs {
     /// Port to listen on; 0 lets the system choose, off: only TLS is spoken [default: 7379]
     #[arg(long, short)]
@@ -240,42 +241,8 @@ impl ListenArgs {
 impl Args {
     /// Serves until SIGTERM, SIGINT or SHUTDOWN.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut config = match &self.config {
-            Some(path) => Config::read(path)?,
-            None => Config::default(),
-        };
-        if let Some(shards) = self.shards {
-            config.listen.shards = shards;
-        }
-        config.listen.pin |= self.pin;
-        if let Some(path) = self.spill {
-            config.spill.spill_dir = path;
-        }
-        if let Some(size) = self.spill_size {
-            config.spill.spill_bytes_max = size;
-        }
-        if let Some(path) = self.functions {
-            config.functions.functions_dir = path;
-        }
-        if let Some(path) = self.data {
-            config.data.data_dir = path;
-        }
-        if let Some(when) = self.durability {
-            config.data.durability = when;
-        }
-        if let Some(seconds) = self.durability_interval {
-            config.data.durability_milliseconds = (seconds * 1000.0) as u64;
-        }
-        if let Some(answer) = self.data_plain {
-            config.data.data_plain = answer == Answer::Yes;
-        }
-        self.cluster.apply(&mut config);
-        // What the command line says is in no file, but may name one.
-        let mut readable = config.readable_by_others(self.config.as_deref());
-        self.listen.apply(&mut config);
-        readable.extend(config.readable_by_others(None));
-        readable.sort_unstable();
-        readable.dedup();
+        let config = self.settings()?;
+        let readable = self.readable_by_others(&config)?;
         if let Some(bytes) = self.null {
             let server = NullServer::bind(&config, bytes)?;
             say_ready(&server.addresses())?;
@@ -283,12 +250,14 @@ impl Args {
         } else {
             log::start(&config.log)?;
             readable.iter().for_each(|text| log::warn_of_file(text));
+            let started = config.clone();
             let node = config.is_clustered().then(|| stand_by(&config)).transpose()?;
             let server = match &node {
                 Some(node) => node.bind(config),
                 None => Server::bind(config),
             };
-            let server = server.inspect_err(|error| log::cannot_start(error))?;
+            let mut server = server.inspect_err(|error| log::cannot_start(error))?;
+            server.reload_from(Box::new(move || self.settings()), started)?;
             say_others(&server)?;
             // Where nothing is spoken in the clear, by what is.
             let plain = server.addresses();
@@ -299,6 +268,56 @@ impl Args {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Args {
+    /// The settings: the file's, and what the command line says.
+    fn settings(&self) -> Result<Config, ConfigError> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        if let Some(shards) = self.shards {
+            config.listen.shards = shards;
+        }
+        config.listen.pin |= self.pin;
+        if let Some(path) = &self.spill {
+            config.spill.spill_dir.clone_from(path);
+        }
+        if let Some(size) = self.spill_size {
+            config.spill.spill_bytes_max = size;
+        }
+        if let Some(path) = &self.functions {
+            config.functions.functions_dir.clone_from(path);
+        }
+        if let Some(path) = &self.data {
+            config.data.data_dir.clone_from(path);
+        }
+        if let Some(when) = &self.durability {
+            config.data.durability.clone_from(when);
+        }
+        if let Some(seconds) = self.durability_interval {
+            config.data.durability_milliseconds = (seconds * 1000.0) as u64;
+        }
+        if let Some(answer) = self.data_plain {
+            config.data.data_plain = answer == Answer::Yes;
+        }
+        self.cluster.clone().apply(&mut config);
+        self.listen.clone().apply(&mut config);
+        Ok(config)
+    }
+
+    /// What to tell of files with secrets that others may read: what the command line says is in no file, but may name one.
+    fn readable_by_others(&self, config: &Config) -> Result<Vec<String>, ConfigError> {
+        let mut readable = match &self.config {
+            Some(path) => Config::read(path)?.readable_by_others(Some(path)),
+            None => Vec::new(),
+        };
+        readable.extend(config.readable_by_others(None));
+        readable.sort_unstable();
+        readable.dedup();
+        Ok(readable)
     }
 }
 

@@ -49,6 +49,7 @@ mod process;
 mod random_scripts;
 mod reach;
 mod receiver;
+mod reloading;
 mod removals;
 mod rest;
 mod shards;

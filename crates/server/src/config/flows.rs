@@ -5,11 +5,19 @@ use headwater_base::connect::check_http_url;
 use serde::{Deserialize, Serialize};
 
 /// How flows reach the world.
-#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Flows {
     /// A PEM file of the certificates that `HTTP POST` to `https` trusts; empty: the system's.
     pub webhook_certificates: String,
+    /// A flow whose oldest task is older is told of in the log, in milliseconds.
+    pub flow_late_milliseconds: u64,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self { webhook_certificates: String::new(), flow_late_milliseconds: 60_000 }
+    }
 }
 
 /// A flow to add at start.

@@ -223,6 +223,11 @@ impl ShardService {
         Ok(addresses)
     }
 
+    /// Loads the files that these settings name; those that were there stay if one cannot be used.
+    pub(super) fn load_certificates(&self, config: &Config) -> Result<(), String> {
+        self.admission.entrance.common.certificates.load(&config.tls)
+    }
+
     /// Loads the files anew: SIGHUP. What cannot be read leaves what was there.
     pub(super) fn reload_certificates(&self) {
         if !self.settings.config.tls.is_on() {

@@ -40,6 +40,7 @@ mod notices;
 mod owners;
 pub(crate) mod parts;
 mod pause;
+mod reload;
 mod remote;
 mod renewal;
 mod reply;
@@ -50,6 +51,7 @@ mod service;
 mod session;
 mod slowlog;
 mod sourced;
+mod states;
 mod stats;
 mod times;
 mod tracking;
@@ -69,6 +71,7 @@ pub(crate) use reply::Form;
 pub(crate) use rights::NotAllowed;
 pub(crate) use session::{Origin, Session, Waiting};
 pub(crate) use slowlog::{SlowCommands, Told};
+pub(crate) use states::CommonCounts;
 pub(crate) use times::Spreads;
 pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
@@ -252,6 +255,7 @@ impl ShardService {
                 limits_before_authentication: limits(),
                 config: Config::default(),
                 lowered: Config::default(),
+                source: None,
             },
             bound: MemoryBound::new(gauge),
             node,
@@ -271,6 +275,7 @@ impl ShardService {
                 slowlog: Slowlog::new(slow),
                 probes: Probes::new(),
                 probing: None,
+                states: states::States::of(shards.as_deref()),
             },
             waits: Waits::new(secret),
             admission: Admission {

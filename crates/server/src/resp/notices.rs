@@ -79,6 +79,7 @@ impl ShardService {
             }
             self.pushes.notices.refusal = refusal;
         }
+        self.notice_states();
         if shard == 0 {
             log::tell_left_out();
         }

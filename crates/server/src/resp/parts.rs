@@ -13,6 +13,7 @@ use super::pause::Pause;
 use super::remote::Redoing;
 use super::slowlog::Slowlog;
 use super::sourced::LateLoad;
+use super::states::States;
 use super::stats::Stats;
 use super::tracking::Tracking;
 use super::watching::Watching;
@@ -22,6 +23,7 @@ use crate::connection::ConnectionId;
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
 use crate::memory::{Gauge, ProgramPages, Sample};
+use crate::reload::SettingsSource;
 use crate::service::Bounds;
 use crate::shards::Shards;
 use crate::sources::Hub;
@@ -44,6 +46,8 @@ pub(crate) struct InForce {
     pub(crate) limits: Limits,
     /// The narrower bounds for a client that has yet to give the password.
     pub(crate) limits_before_authentication: Limits,
+    /// Where SIGHUP reads the settings; the first shard alone has it.
+    pub(super) source: Option<Box<SettingsSource>>,
 }
 
 /// What is known of the process's memory, and what clients may take of it.
@@ -108,6 +112,8 @@ pub(crate) struct Figures {
     pub(crate) probes: Probes,
     /// Who asked last, while other shards have not told their figures.
     pub(super) probing: Option<Probing>,
+    /// What lasts and is told to those who run the server.
+    pub(super) states: States,
 }
 
 /// What sessions wait for, and what is under way for one of them.

@@ -199,7 +199,7 @@ impl Service for ShardService {
     }
 
     fn reload(&mut self) {
-        self.reload_certificates();
+        self.reload_all();
     }
 
     #[inline]

@@ -21,7 +21,8 @@ use crate::connection::ConnectionId;
 use crate::http::Metric;
 use crate::memory::Common;
 use crate::resp::{
-    CommonBackup, CommonEntrance, CommonMonitors, Note, Origin, SlowCommands, Spreads, TrackingNote,
+    CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, Note, Origin, SlowCommands,
+    Spreads, TrackingNote,
 };
 use crate::sources;
 use crate::users::UserRegistry;
@@ -146,6 +147,8 @@ pub(crate) enum ShardMessage {
     BeginBackup,
     /// The receiver's metrics are asked for over HTTP.
     AskFigures,
+    /// The first shard has read these settings again: names and values.
+    Settings(Vec<(String, String)>),
     /// The sender's metrics.
     Figures(Vec<Metric>),
     /// The process is to end.
@@ -228,6 +231,8 @@ pub(crate) struct Transport {
     backup: CommonBackup,
     /// How long the commands of all shards take.
     spreads: Spreads,
+    /// What the shards have counted.
+    counts: CommonCounts,
     /// Transactions of which stores keep records.
     recorded: Recorded,
     /// What is known of those who come in.
@@ -292,6 +297,7 @@ impl Transport {
             heard,
             slow,
             spreads: Spreads::default(),
+            counts: CommonCounts::default(),
             monitors: CommonMonitors::default(),
             backup: CommonBackup::default(),
             recorded,
@@ -338,6 +344,11 @@ impl Transport {
     /// How long the commands of all shards take.
     pub(crate) fn spreads(&self) -> &Spreads {
         &self.spreads
+    }
+
+    /// What the shards have counted.
+    pub(crate) fn counts(&self) -> &CommonCounts {
+        &self.counts
     }
 
     /// The slow commands of all shards.

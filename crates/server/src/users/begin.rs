@@ -4,7 +4,7 @@
 //! the file names is as the file says. A password of `requirepass` is that of `default`, whatever was kept of it.
 
 use super::{UserRegistry, reach_of, reach_of_module};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, User};
 use headwater_acl::{DefinitionKind, Users};
 use headwater_command::{Command, Data, OwnedArgs};
 use headwater_node::{DefinitionReach, Node};
@@ -49,6 +49,36 @@ impl UserRegistry {
             self.set_default_password(password);
         }
         Ok(())
+    }
+
+    /// Has the users as settings say it that were read again: `changed` are new or have other rules, `removed` are gone.
+    ///
+    /// # Errors
+    /// A rule is none: all are as they were.
+    pub(crate) fn reload(
+        &self,
+        changed: &[User],
+        removed: &[String],
+        config: &Config,
+    ) -> Result<(), ConfigError> {
+        let certified = super::certified::Certified::new(config);
+        self.change(|state| {
+            let mut users = state.users.clone();
+            for user in changed {
+                let rules = user.rules.split_ascii_whitespace().map(str::as_bytes);
+                let rules = [&b"reset"[..]].into_iter().chain(rules);
+                users
+                    .set(user.name.as_bytes(), rules)
+                    .map_err(|why| ConfigError(format!("user '{}': {why}", user.name)))?;
+            }
+            for name in removed {
+                users
+                    .remove(name.as_bytes())
+                    .map_err(|why| ConfigError(format!("user '{name}': {why}")))?;
+            }
+            (state.users, state.certified) = (users, certified);
+            Ok(())
+        })
     }
 
     /// Has these users and no others.

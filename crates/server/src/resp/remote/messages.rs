@@ -106,6 +106,7 @@ impl ShardService {
                 ShardMessage::BeginBackup => self.back_up_with_all(from, connections),
                 ShardMessage::AskFigures => self.tell_figures(from, connections.open()),
                 ShardMessage::Figures(figures) => self.figures.add_figures(figures),
+                ShardMessage::Settings(pairs) => self.take_settings(&pairs),
                 ShardMessage::Stop => self.stopping = true,
             }
         }
