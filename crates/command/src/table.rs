@@ -49,11 +49,13 @@ impl Flags {
     pub const SKIP_SLOWLOG: Self = Self(1 << 12);
     /// May wait for other clients.
     pub const BLOCKING: Self = Self(1 << 13);
+    /// Which arguments are keys, another one says.
+    pub const MOVABLE_KEYS: Self = Self(1 << 14);
     /// Can hurt the service; shown as a category only.
-    pub const DANGEROUS: Self = Self(1 << 14);
+    pub const DANGEROUS: Self = Self(1 << 15);
 
     /// Flag words in the order of their bits.
-    pub const WORDS: [&'static str; 14] = [
+    pub const WORDS: [&'static str; 15] = [
         "write",
         "readonly",
         "denyoom",
@@ -68,6 +70,7 @@ impl Flags {
         "allow_busy",
         "skip_slowlog",
         "blocking",
+        "movablekeys",
     ];
 
     /// These flags and those.

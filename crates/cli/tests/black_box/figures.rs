@@ -156,6 +156,12 @@ fn times_are_told_of_all_shards_together() {
         let _: () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
         let told: Histogram = cmd("LATENCY").arg(&["HISTOGRAM", "set"]).query(client).unwrap();
         assert!(told.is_empty());
+        // What all shards do together is one request.
+        let _: Value = cmd("CLIENT").arg("LIST").query(client).unwrap();
+        let _: Value = cmd("PING").query(client).unwrap();
+        let told: Histogram =
+            cmd("LATENCY").arg(&["HISTOGRAM", "client|list"]).query(client).unwrap();
+        assert_eq!(told["client|list"]["calls"], Value::Int(1), "{told:?}");
         let words: String = cmd("LATENCY").arg("DOCTOR").query(client).unwrap();
         assert!(!words.is_empty());
         let mut set = |name: &str, value: &str| -> redis::RedisResult<()> {

@@ -38,7 +38,7 @@ const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
 const ALWAYS_DANGEROUS: Flags = Flags::LOADING.and(Flags::STALE).and(Flags::DANGEROUS);
 const ADMIN: Flags =
     Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE).and(Flags::DANGEROUS);
-const EVALUATE: Flags = Flags::WRITE.and(Flags::NOSCRIPT);
+const EVALUATE: Flags = Flags::WRITE.and(Flags::NOSCRIPT).and(Flags::MOVABLE_KEYS);
 const OBSERVE: Flags = ADMIN.and(Flags::NO_MULTI);
 const END: Flags = Flags::ADMIN
     .and(Flags::NOSCRIPT)

@@ -7,7 +7,7 @@ use super::reply::Form;
 use super::{ShardService, Turn};
 use crate::resp::parts::Figures;
 use headwater_command::table::lookup;
-use headwater_command::{Args, Spec};
+use headwater_command::{Args, Command, Spec};
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{Answer, Route, Token, route};
 
@@ -42,11 +42,21 @@ impl ShardService {
 
     /// Whether this is a part of a request that the shard of its client has a part of, too.
     fn is_counted_elsewhere(&self, spec: &'static Spec, args: Args<'_>, work: &Turn<'_>) -> bool {
-        let Some(placement) = self.node.engine().placement() else { return false };
         work.connection.is_remote()
-            && decode(spec, args).is_ok_and(|command| {
-                matches!(route(placement, spec, &command, args), Route::Parts { .. })
-            })
+            && decode(spec, args).is_ok_and(|command| self.is_part(spec, &command, args))
+    }
+
+    /// Whether a request is one that several shards execute each in part.
+    pub(super) fn is_part(
+        &self,
+        spec: &'static Spec,
+        command: &Command<'_>,
+        args: Args<'_>,
+    ) -> bool {
+        let placement = self.node.engine().placement();
+        placement.is_some_and(|placement| {
+            matches!(route(placement, spec, command, args), Route::Parts { .. })
+        })
     }
 }
 

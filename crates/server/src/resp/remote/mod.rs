@@ -23,6 +23,7 @@ use crate::connections::Connections;
 use crate::resp::parts::OtherShards;
 use crate::shards::Shards;
 use headwater_base::Shard;
+use headwater_command::table::KeyArgs;
 use headwater_command::{
     Args, Command, Connection, Data, Flags, Id, OwnedArgs, Ranges, Reply, Sharding, Spec,
     Transaction, table,
@@ -90,6 +91,10 @@ impl ShardService {
                 Some(Flow::Next)
             }
             Course::Parts { merge, parts, kind } => {
+                // What all shards do is one request, of this one.
+                if spec.keys == KeyArgs::NONE {
+                    self.figures.stats.times.count();
+                }
                 Some(self.ask_all(spec, kind, merge, &parts, args, work))
             }
             Course::Read => {
