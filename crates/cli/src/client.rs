@@ -5,8 +5,9 @@
 
 use crate::dial::{Place, Stream, TlsArgs};
 use anyhow::{Context, bail, ensure};
+use headwater_bench::wire::{Input, resp};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
 /// Nesting that a reply may have; the server's own have far less.
@@ -89,13 +90,14 @@ impl ServerArgs {
 
 /// A connection to a server.
 pub(crate) struct Client {
-    reader: BufReader<Stream>,
+    input: Input<Stream>,
+    out: Vec<u8>,
 }
 
 impl Client {
     /// Connects.
     pub(crate) fn connect(place: &Place, tls: &TlsArgs) -> anyhow::Result<Self> {
-        Ok(Self { reader: BufReader::new(Stream::connect(place, tls)?) })
+        Ok(Self { input: Input::new(Stream::connect(place, tls)?), out: Vec::new() })
     }
 
     /// Sends one request and reads its reply.
@@ -106,28 +108,25 @@ impl Client {
 
     /// Waits a while for the first byte of what the server sends next; whether it came, or the server is gone.
     pub(crate) fn wait(&mut self, most: Duration) -> anyhow::Result<bool> {
-        self.reader.get_ref().socket().set_read_timeout(Some(most))?;
-        let came = self.reader.fill_buf().map(|_| ());
-        self.reader.get_ref().socket().set_read_timeout(None)?;
+        self.input.stream().socket().set_read_timeout(Some(most))?;
+        let came = self.input.peek();
+        self.input.stream().socket().set_read_timeout(None)?;
         match came {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Ok(false)
-            }
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
+            // The end is what the next reply is.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
             Err(error) => Err(error).context("reading"),
         }
     }
 
     /// Sends one request.
     pub(crate) fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> anyhow::Result<()> {
-        let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args.iter().map(AsRef::as_ref) {
-            write!(bytes, "${}\r\n", arg.len())?;
-            bytes.extend_from_slice(arg);
-            bytes.extend_from_slice(b"\r\n");
-        }
-        self.reader.get_mut().write_all(&bytes).context("sending")?;
-        self.reader.get_mut().flush().context("sending")
+        self.out.clear();
+        resp::begin(&mut self.out, args.len());
+        args.iter().for_each(|arg| resp::argument(&mut self.out, arg.as_ref()));
+        let stream = self.input.stream();
+        stream.write_all(&self.out).and_then(|()| stream.flush()).context("sending")
     }
 
     /// Reads one reply.
@@ -137,7 +136,8 @@ impl Client {
 
     fn read_at(&mut self, depth: usize) -> anyhow::Result<Reply> {
         ensure!(depth < DEPTH_MAX, "the reply is nested too deeply");
-        let line = self.line()?;
+        let line = self.input.line().context("reading")?;
+        let line = String::from_utf8_lossy(line).into_owned();
         let (kind, rest) = line.split_at_checked(1).context("an empty line is no reply")?;
         Ok(match kind {
             "+" => Reply::Status(rest.to_owned()),
@@ -168,25 +168,12 @@ impl Client {
         })
     }
 
-    fn line(&mut self) -> anyhow::Result<String> {
-        let mut line = Vec::new();
-        self.reader.read_until(b'\n', &mut line).context("reading")?;
-        ensure!(line.ends_with(b"\n"), "the server closed the connection");
-        while line.ends_with(b"\n") || line.ends_with(b"\r") {
-            line.pop();
-        }
-        Ok(String::from_utf8_lossy(&line).into_owned())
-    }
-
     fn bulk(&mut self, text: &str) -> anyhow::Result<Option<Vec<u8>>> {
         let Some(count) = length(text)? else {
             return Ok(None);
         };
         ensure!(count <= BULK_BYTES_MAX, "a reply of {count} bytes is too long");
-        let mut bytes = vec![0; count as usize + 2];
-        self.reader.read_exact(&mut bytes).context("reading")?;
-        bytes.truncate(count as usize);
-        Ok(Some(bytes))
+        Ok(Some(self.input.data(count as usize).context("reading")?.to_vec()))
     }
 }
 

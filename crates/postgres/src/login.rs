@@ -5,6 +5,7 @@ use crate::url::Target;
 use crate::wire::{Connection, Error, complaint};
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use postgres_protocol::message::frontend;
 use std::borrow::Cow;
 
 /// Messages until we are let in; PostgreSQL's own are about twenty.
@@ -20,7 +21,6 @@ impl Connection {
         replication: bool,
         settings: &[(&str, &str)],
     ) -> Result<(), Error> {
-        let mut body = 0x0003_0000_u32.to_be_bytes().to_vec();
         let mut parameters = vec![
             ("user", &*target.user),
             ("database", &*target.database),
@@ -33,15 +33,7 @@ impl Connection {
         }
         // Whoever asks for so much before we are let in, or says so much, is no PostgreSQL.
         let mut left = STEPS_MAX;
-        for (name, value) in parameters {
-            for text in [name, value] {
-                body.extend_from_slice(text.as_bytes());
-                body.push(0);
-            }
-        }
-        body.push(0);
-        self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
-        self.out.extend_from_slice(&body);
+        frontend::startup_message(parameters, &mut self.out)?;
         self.flush()?;
         let mut scram: Option<ScramSha256> = None;
         loop {
@@ -87,12 +79,12 @@ impl Connection {
                      source-clear-passwords in the configuration file",
                 ));
             }
-            Some(3) => self.message(b'p', &[password, &[0]].concat()),
+            Some(3) => frontend::password_message(password, &mut self.out)?,
             Some(5) => {
                 let salt =
                     rest.try_into().map_err(|_| Error::broken("a salt of the wrong length"))?;
                 let hash = md5_hash(target.user.as_bytes(), password, salt);
-                self.message(b'p', &[hash.as_bytes(), &[0]].concat());
+                frontend::password_message(hash.as_bytes(), &mut self.out)?;
             }
             Some(10) => {
                 let mut offered = rest.split(|&byte| byte == 0);
@@ -102,18 +94,14 @@ impl Connection {
                     ));
                 }
                 let made = ScramSha256::new(password, ChannelBinding::unsupported());
-                let first = made.message();
-                let length = (first.len() as u32).to_be_bytes();
-                let body = [SCRAM_SHA_256.as_bytes(), &[0], &length[..], first].concat();
-                self.message(b'p', &body);
+                frontend::sasl_initial_response(SCRAM_SHA_256, made.message(), &mut self.out)?;
                 *scram = Some(made);
             }
             Some(11) => {
                 let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;
                 check_rounds(rest)?;
                 scram.update(rest)?;
-                let answer = scram.message().to_vec();
-                self.message(b'p', &answer);
+                frontend::sasl_response(scram.message(), &mut self.out)?;
             }
             Some(12) => {
                 let scram = scram.as_mut().ok_or_else(|| Error::broken("a proof out of turn"))?;

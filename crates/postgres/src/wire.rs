@@ -7,6 +7,9 @@
 use crate::socket::{Socket, Stream};
 use crate::tls;
 use crate::url::{Encryption, Target};
+use bytes::BytesMut;
+use postgres_protocol::message::backend::Header;
+use postgres_protocol::message::frontend::{self, CopyData};
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -86,7 +89,7 @@ pub struct Connection {
     pub(crate) input: Vec<u8>,
     /// What of `input` was taken.
     taken: usize,
-    pub(crate) out: Vec<u8>,
+    pub(crate) out: BytesMut,
     patience: Duration,
     /// A notification has come that nobody asked for yet.
     notified: bool,
@@ -177,9 +180,10 @@ impl Connection {
         let stream = if target.encryption == Encryption::Off {
             Stream::Bare(socket)
         } else {
-            // Length, then the code that asks for encryption; the answer is one byte.
-            socket.write_all(&[0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F])?;
-            let mut answer = [0];
+            // The answer is one byte.
+            let (mut request, mut answer) = (BytesMut::new(), [0]);
+            frontend::ssl_request(&mut request);
+            socket.write_all(&request)?;
             socket.read_exact(&mut answer)?;
             match (answer[0], &target.encryption) {
                 (b'S', encryption) => {
@@ -193,7 +197,7 @@ impl Connection {
             stream,
             input: Vec::new(),
             taken: 0,
-            out: Vec::new(),
+            out: BytesMut::new(),
             patience: target.patience,
             abandoned: false,
             notified: false,
@@ -206,12 +210,6 @@ impl Connection {
         connection.start(target, replication, settings)?;
         (connection.ends, connection.message_bytes_max) = (None, MESSAGE_BYTES_MAX);
         Ok(connection)
-    }
-
-    pub(crate) fn message(&mut self, tag: u8, body: &[u8]) {
-        self.out.push(tag);
-        self.out.extend_from_slice(&(body.len() as u32 + 4).to_be_bytes());
-        self.out.extend_from_slice(body);
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
@@ -235,10 +233,11 @@ impl Connection {
     /// The next message, if it is here in full.
     fn parsed(&self) -> Result<Option<Message>, Error> {
         let rest = &self.input[self.taken..];
-        let Some((head, _)) = rest.split_at_checked(5) else { return Ok(None) };
-        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        if !(4..=MESSAGE_BYTES_MAX).contains(&length) {
-            return Err(Error::broken("what answers does not speak PostgreSQL's protocol"));
+        let odd = || Error::broken("what answers does not speak PostgreSQL's protocol");
+        let Some(head) = Header::parse(rest).map_err(|_| odd())? else { return Ok(None) };
+        let length = usize::try_from(head.len()).unwrap_or(usize::MAX);
+        if length > MESSAGE_BYTES_MAX {
+            return Err(odd());
         }
         if length > self.message_bytes_max {
             return Err(Error::broken(format!(
@@ -247,7 +246,7 @@ impl Connection {
             )));
         }
         let (first, last) = (self.taken + 5, self.taken + 1 + length);
-        Ok((last <= self.input.len()).then_some(Message { tag: head[0], first, last }))
+        Ok((last <= self.input.len()).then_some(Message { tag: head.tag(), first, last }))
     }
 
     /// Waits for the next message, and takes it.
@@ -328,7 +327,7 @@ impl Connection {
         sql: &str,
         row: &mut dyn FnMut(usize, &[Option<&str>]) -> bool,
     ) -> Result<(), Error> {
-        self.message(b'Q', &[sql.as_bytes(), &[0]].concat());
+        frontend::query(sql, &mut self.out)?;
         self.flush()?;
         let mut statement = 0;
         let mut failed = None;
@@ -435,7 +434,7 @@ impl Connection {
     /// # Errors
     /// The statement was refused.
     pub fn copy_both(&mut self, sql: &str) -> Result<(), Error> {
-        self.message(b'Q', &[sql.as_bytes(), &[0]].concat());
+        frontend::query(sql, &mut self.out)?;
         self.flush()?;
         loop {
             let message = self.next()?;
@@ -478,7 +477,7 @@ impl Connection {
     /// # Errors
     /// The connection is broken.
     pub fn send_piece(&mut self, body: &[u8]) -> Result<(), Error> {
-        self.message(b'd', body);
+        CopyData::new(body)?.write(&mut self.out);
         self.flush()
     }
 }
@@ -486,7 +485,9 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         // A polite end, so that the server's log has no word of a broken connection.
-        let _ = self.stream.send(&[b'X', 0, 0, 0, 4]);
+        self.out.clear();
+        frontend::terminate(&mut self.out);
+        let _ = self.stream.send(&self.out);
     }
 }
 

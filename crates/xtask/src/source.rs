@@ -46,6 +46,20 @@ pub fn opening(path: &str, text: &str) -> Vec<Finding> {
     vec![Finding::new(path, 1, "opens without `//! ` and a line that says what is here")]
 }
 
+/// Examples in documentation, which `cargo test` runs where the crate's manifest lets it: code without a word for another language.
+#[must_use]
+pub fn examples(path: &str, text: &str) -> Vec<Finding> {
+    let fences = text.lines().enumerate().filter_map(|(at, line)| {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("//! ").or_else(|| line.strip_prefix("/// "))?;
+        comment.strip_prefix("```").map(|language| (at + 1, language))
+    });
+    let opening = fences.step_by(2).filter(|(_, language)| ["", "rust"].contains(language));
+    let text =
+        "has an example, which `doctest = false` in the manifest of the crate leaves untried";
+    opening.map(|(line, _)| Finding::new(path, line, text)).collect()
+}
+
 /// A file is short enough to be known.
 #[must_use]
 pub fn length(path: &str, text: &str) -> Vec<Finding> {

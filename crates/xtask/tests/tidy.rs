@@ -77,6 +77,19 @@ fn dependencies_point_one_way() {
 }
 
 #[test]
+fn examples_in_documentation_are_tried() {
+    let untried: Vec<String> = all()
+        .iter()
+        .filter(|file| file.text.contains("\ndoctest = false\n"))
+        .filter_map(|file| {
+            file.path.strip_suffix("Cargo.toml").map(|folder| format!("{folder}src/"))
+        })
+        .collect();
+    let is_untried = |file: &File| untried.iter().any(|folder| file.path.starts_with(folder));
+    assert_kept(|file| file.is_rust() && is_untried(file), source::examples);
+}
+
+#[test]
 fn the_map_shows_the_rooms_as_they_are() {
     assert_kept(|file| file.path == "ARCHITECTURE.md", edges::check_map);
 }

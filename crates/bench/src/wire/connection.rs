@@ -39,6 +39,11 @@ impl<R: Read> Input<R> {
         Self { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
     }
 
+    /// What is read from.
+    pub fn stream(&mut self) -> &mut R {
+        &mut self.stream
+    }
+
     /// Waits for more bytes behind those that are buffered.
     fn more(&mut self) -> io::Result<()> {
         if self.start == self.end {
