@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -520,6 +521,19 @@ fn a_backup_is_taken_of_the_node_that_owns_the_data() {
     let server = Server::start(&["--shards", "1", "--data", data.to_str().unwrap()]);
     let all = ask(&mut server.client(2), "PREFIX k| COUNT").unwrap();
     assert_eq!(all, redis::Value::Int(100));
+}
+
+#[test]
+fn a_node_that_stands_by_goes_on_when_its_log_is_rotated() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let owner = cluster.owner();
+    for at in (0..NODES).filter(|at| *at != owner) {
+        // The lesser number is delivered first, where both are under way.
+        cluster.signal(at, Signal::HUP);
+        cluster.signal(at, Signal::TERM);
+        let status = cluster.nodes[at].take().expect("it runs").child.wait().unwrap();
+        assert_ne!(status.signal(), Some(Signal::HUP.as_raw()), "{status}");
+    }
 }
 
 #[test]

@@ -19,21 +19,26 @@ mod forward;
 mod snapshots;
 
 use crate::config::{Cluster, Config, ConfigError};
-use crate::log::event;
+use crate::log::{self, event};
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
 use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
+use rustix::process::Signal;
+use signal_hook_mio::v1_0::Signals;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// How long the end waits for NATS to know that others may have the shard.
 const RELEASE: Duration = Duration::from_secs(2);
+
+/// How often a node that stands by looks whether a signal has come.
+const SIGNALS_LOOK: Duration = Duration::from_millis(100);
 
 /// What threads know of the lease.
 #[derive(Debug, Default)]
@@ -150,6 +155,8 @@ pub struct ClusterNode {
     /// Where the folder must end.
     followed: Option<LogMark>,
     forwarding: Option<Forwarding>,
+    /// SIGHUP, which would end a process that does not hear of it.
+    signals: Signals,
 }
 
 impl ClusterNode {
@@ -158,6 +165,8 @@ impl ClusterNode {
     /// # Errors
     /// A setting cannot be, NATS cannot be reached or is not to be trusted, the folder is no copy of the log, or the port is taken.
     pub fn join(config: &Config) -> Result<Self, ConfigError> {
+        let signals = Signals::new([Signal::HUP.as_raw()]);
+        let signals = signals.map_err(|why| ConfigError(format!("signals: {why}")))?;
         let mut config = config.clone();
         crate::shards::settle(&mut config)?;
         config.check()?;
@@ -184,7 +193,7 @@ impl ClusterNode {
             node,
             "the node follows the log, and forwards its clients"
         );
-        Ok(Self { end, events, followed: None, forwarding: Some(forwarding) })
+        Ok(Self { end, events, followed: None, forwarding: Some(forwarding), signals })
     }
 
     /// Where clients are forwarded from.
@@ -198,10 +207,18 @@ impl ClusterNode {
     /// # Errors
     /// The thread of the log has ended.
     pub fn until_owner(&mut self) -> Result<(), ConfigError> {
-        let Event::Owns(copy, followed) = self
-            .events
-            .recv()
-            .map_err(|_| ConfigError(String::from("the thread of the log has ended")))?;
+        let Event::Owns(copy, followed) = loop {
+            if self.signals.pending().next().is_some() {
+                log::reopen();
+            }
+            match self.events.recv_timeout(SIGNALS_LOOK) {
+                Ok(event) => break event,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(ConfigError(String::from("the thread of the log has ended")));
+                }
+            }
+        };
         event!(
             info,
             "cluster",

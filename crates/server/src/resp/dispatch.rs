@@ -5,7 +5,6 @@ use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, ShardService, Turn, encoder, is_refusal};
 use crate::log::event;
 use crate::memory::STORE_LOOK;
-use headwater_command::table::KeyArgs;
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
 use headwater_engine::Ticket;
 use headwater_node::Outcome;
@@ -232,11 +231,7 @@ impl ShardService {
             self.waits.end_caching(Some(spec), &mut work.connection.session);
             return flow;
         }
-        // What names no key may be what all shards execute, which is one request: that of the client's shard.
-        let is_again = work.connection.is_remote()
-            && spec.keys == KeyArgs::NONE
-            && self.is_part(spec, &command, args);
-        if is_first && !is_again {
+        if is_first && !self.is_part_of_all(spec, &command, args, work) {
             self.figures.stats.times.count();
         }
         if let Some(flow) = self.wait_for_locks(spec, &command, args, work) {

@@ -6,7 +6,7 @@
 use super::reply::Form;
 use super::{ShardService, Turn};
 use crate::resp::parts::Figures;
-use headwater_command::table::lookup;
+use headwater_command::table::{KeyArgs, lookup};
 use headwater_command::{Args, Command, Spec};
 use headwater_protocol::resp::{decode, find};
 use headwater_router::{Answer, Route, Token, route};
@@ -46,13 +46,21 @@ impl ShardService {
             && decode(spec, args).is_ok_and(|command| self.is_part(spec, &command, args))
     }
 
-    /// Whether a request is one that several shards execute each in part.
-    pub(super) fn is_part(
+    /// Whether a request is one that all shards execute, which counts at the client's shard alone: it names no key.
+    pub(super) fn is_part_of_all(
         &self,
         spec: &'static Spec,
         command: &Command<'_>,
         args: Args<'_>,
+        work: &Turn<'_>,
     ) -> bool {
+        work.connection.is_remote()
+            && spec.keys == KeyArgs::NONE
+            && self.is_part(spec, command, args)
+    }
+
+    /// Whether a request is one that several shards execute each in part.
+    fn is_part(&self, spec: &'static Spec, command: &Command<'_>, args: Args<'_>) -> bool {
         let placement = self.node.engine().placement();
         placement.is_some_and(|placement| {
             matches!(route(placement, spec, command, args), Route::Parts { .. })
