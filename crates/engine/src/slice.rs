@@ -326,7 +326,6 @@ impl Engine {
     pub fn goes_on(&self) -> bool {
         !self.reads.slices.later.is_empty()
             || !self.views.fan_outs.is_empty()
-            || self.views.has_exhausted()
             || self.base.removals.is_under_way()
             || self.base.loads.are_arriving()
             || self.has_discarded()

@@ -145,7 +145,7 @@ const REFUSALS: [(&str, &str, &str); 41] = [
         "t|<a> = pul copy p|<a>",
         "        ^",
         "`pul` is neither a mode nor an operator; modes are \
-         push, pull, snapshot SECONDS; operators are check (or using), copy, index, map:function, count, sum, min, max, \
+         push, auto, pull, snapshot SECONDS; operators are check (or using), copy, index, map:function, count, sum, min, max, \
          avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT",
     ),
     ("t|<a> = push pull copy p|<a>", "             ^", "`pull` follows another mode"),
