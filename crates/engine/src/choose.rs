@@ -288,8 +288,8 @@ impl Account {
         self.saved_in_all += saved;
         self.spent_in_all += spent;
         self.looked = tick;
-        if reads > 0 {
-            let mean = (saved / reads).max(1);
+        if let Some(mean) = saved.checked_div(reads) {
+            let mean = mean.max(1);
             self.usual = if self.usual == 0 { mean } else { (3 * self.usual + mean) / 4 };
         }
         let has_paid = self.is_trial && self.saved_in_all >= whole;

@@ -72,9 +72,7 @@ impl Engine {
         let time = &mut self.views.catalog.join_mut(join).counters.maintenance;
         if time.left_out > 0 {
             time.left_out -= 1;
-            if self.timing.inner_nanos.is_none() {
-                return None;
-            }
+            self.timing.inner_nanos?;
             return self.begin_timed(0);
         }
         self.begin_sampled(join)

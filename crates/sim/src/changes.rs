@@ -11,7 +11,7 @@ use crate::world::World;
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_model::expect::well_defined;
-use headwater_model::join::{Join, Mode};
+use headwater_model::join::Join;
 use headwater_model::oracle::{Installed, Verdict};
 
 /// A change that goes from shard to shard.

@@ -5,7 +5,7 @@ use crate::source::NAME;
 use crate::world::World;
 use headwater_base::{KeyRange, Millis, Shard};
 use headwater_engine::{
-    Change, EngineError, Expiry, Follower, Position, RangeOptions, Stop, Ticket, Value,
+    Change, Engine, EngineError, Expiry, Follower, Position, RangeOptions, Stop, Ticket, Value,
 };
 
 /// The longest that a key lives that is to expire, in milliseconds.
@@ -159,7 +159,7 @@ impl World {
         self.settle(at)
     }
 
-    pub(crate) fn attempt(&mut self, mut parked: Parked) -> Result<(), String> {
+    pub(crate) fn attempt(&mut self, parked: Parked) -> Result<(), String> {
         // A part of what is watched is watched where the rest is.
         let whole = match &parked.ask {
             Ask::Watch(by, _) => self.watches.get(by).cloned(),
@@ -170,20 +170,7 @@ impl World {
             self.sessions[parked.session].open -= 1;
             return Ok(());
         };
-        while let Some(&at) = parked.reach.1.last() {
-            let one = &mut self.shards[at];
-            match one.engine.await_position(NAME, Position(parked.reach.0)) {
-                Ok(()) => parked.after.reach(Shard(at as u16), one.peers.stamp()),
-                Err(Stop::Wait(ticket)) => {
-                    (parked.waits_at, parked.until) = (Shard(at as u16), Until::Data(ticket));
-                    self.parked.push(parked);
-                    self.note("waits for positions of sources");
-                    return Ok(());
-                }
-                Err(Stop::Failed(error)) => return Err(error.to_string()),
-            }
-            parked.reach.1.pop();
-        }
+        let Some(mut parked) = self.await_positions(parked)? else { return Ok(()) };
         if let Some(home) = self.placement.home_of_range(&whole) {
             parked.shard = home;
         }
@@ -214,11 +201,7 @@ impl World {
         let mut limited_is_right = true;
         let done = match &parked.ask {
             Ask::Range(range) => one.sliced(|engine| {
-                let mut some = Vec::new();
-                if let Some(options) = limited {
-                    let each = &mut |key: &[u8], _: Value<'_>| some.push(key.to_vec());
-                    engine.range(&range.first, &range.last, options, each)?;
-                }
+                let some = read_limited(engine, range, limited)?;
                 let each = &mut |key: &[u8], value: Value<'_>| {
                     pairs.push((key.to_vec(), value.to_vec()));
                 };
@@ -281,6 +264,25 @@ impl World {
             session.positions.merge(&self.shards[at].peers.positions());
         }
         Ok(())
+    }
+
+    /// Gives the request back when its shards have reached what it is to be read at.
+    fn await_positions(&mut self, mut parked: Parked) -> Result<Option<Parked>, String> {
+        while let Some(&at) = parked.reach.1.last() {
+            let one = &mut self.shards[at];
+            match one.engine.await_position(NAME, Position(parked.reach.0)) {
+                Ok(()) => parked.after.reach(Shard(at as u16), one.peers.stamp()),
+                Err(Stop::Wait(ticket)) => {
+                    (parked.waits_at, parked.until) = (Shard(at as u16), Until::Data(ticket));
+                    self.parked.push(parked);
+                    self.note("waits for positions of sources");
+                    return Ok(None);
+                }
+                Err(Stop::Failed(error)) => return Err(error.to_string()),
+            }
+            parked.reach.1.pop();
+        }
+        Ok(Some(parked))
     }
 
     /// A request that is refused.
@@ -384,6 +386,20 @@ impl World {
             !goes
         });
     }
+}
+
+/// The keys that a limited read of a range shows, if there is one.
+fn read_limited(
+    engine: &mut Engine,
+    range: &KeyRange,
+    limited: Option<RangeOptions>,
+) -> Result<Vec<Vec<u8>>, Stop> {
+    let mut keys = Vec::new();
+    if let Some(options) = limited {
+        let each = &mut |key: &[u8], _: Value<'_>| keys.push(key.to_vec());
+        engine.range(&range.first, &range.last, options, each)?;
+    }
+    Ok(keys)
 }
 
 /// Whether these are the keys that a limited read shows of a range that holds `pairs`.

@@ -217,7 +217,7 @@ impl Place {
         let read = shell(&format!("set -n\n{}", block.text), self.here());
         assert!(read.status.success(), "{}: {}", block.place(), told(&read));
         let lines = body.lines().filter(|line| *line != "done");
-        lines.map(|line| self.run(block, line)).all(|is_run| is_run)
+        lines.all(|line| self.run(block, line))
     }
 
     /// Starts a server with the options of a line.
