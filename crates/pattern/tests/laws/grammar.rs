@@ -177,7 +177,7 @@ const REFUSALS: [(&str, &str, &str); 41] = [
         "t|<a> = COPY p|<a>",
         "        ^",
         "`COPY` is neither a mode nor an operator; modes are push, \
-         pull, snapshot SECONDS; operators are check (or using), copy, index, map:function, count, sum, min, max, avg, \
+         auto, pull, snapshot SECONDS; operators are check (or using), copy, index, map:function, count, sum, min, max, avg, \
          first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT",
     ),
     ("|<a> = copy p|<a>", "^", "the table name is empty"),
