@@ -2,12 +2,12 @@
 
 use crate::base_data::BaseData;
 use crate::functions::Calls;
+use crate::group_note::GroupNote;
 use crate::memory::Memory;
 use crate::notifications::Notifications;
 use crate::reads::Reads;
 use crate::report::{Counters, Stats, TableReport};
 use crate::scratch::Scratch;
-use crate::status::GroupNote;
 use crate::stopwatch::Timing;
 use crate::views::Views;
 use alloc::vec::Vec;

@@ -126,7 +126,7 @@ impl Engine {
     fn pinned_table(&mut self, pattern: &Pattern) -> TableId {
         let mut key = pattern.table.clone();
         let table = if pattern.components.is_empty() {
-            Store::<crate::status::GroupNote>::UNNAMED
+            Store::<crate::group_note::GroupNote>::UNNAMED
         } else {
             key.push(SEPARATOR);
             self.store.table_for(&key)

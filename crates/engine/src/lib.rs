@@ -33,6 +33,7 @@ mod follow;
 mod functions;
 mod gaps;
 mod gather;
+mod group_note;
 mod grouping;
 mod handles;
 mod in_the_way;

@@ -1,9 +1,9 @@
 //! One long read: what is still to be given of it, and what is saved for it ([`crate::long_reads`]).
 
 use crate::collect::Collected;
+use crate::group_note::GroupNote;
 use crate::handles::Handle;
 use crate::report::Ticket;
-use crate::status::GroupNote;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

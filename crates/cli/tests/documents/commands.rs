@@ -216,7 +216,7 @@ impl Place {
         };
         let read = shell(&format!("set -n\n{}", block.text), self.here());
         assert!(read.status.success(), "{}: {}", block.place(), told(&read));
-        let lines = body.lines().filter(|line| *line != "done");
+        let mut lines = body.lines().filter(|line| *line != "done");
         lines.all(|line| self.run(block, line))
     }
 

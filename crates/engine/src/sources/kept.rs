@@ -8,9 +8,9 @@
 use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::group_note::GroupNote;
 use crate::loads::{Here, KeptReads, LoadedData, LoadedId, Provider};
 use crate::report::{EngineError, Stop};
-use crate::status::GroupNote;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
