@@ -311,15 +311,16 @@ mod tests {
         assert_eq!(window.growth(1000, &counted(200, 150)), counted(200, 150));
         assert!(counted(200, 150).has_many_errors());
         let step = ERRORS_WITHIN / SAMPLES;
-        for minute in 1..SAMPLES {
-            window.growth(1000 + minute * step, &counted(200 + minute, 150));
+        let at = |sample: u64| 1000 + sample * step;
+        for sample in 1..=SAMPLES {
+            window.growth(at(sample), &counted(200 + sample, 150));
         }
-        // Nothing was older than the start until now; from here on what was counted first is out of it.
-        let all = counted(200 + SAMPLES, 150);
-        assert_eq!(window.growth(1000 + SAMPLES * step, &all), counted(SAMPLES, 0));
+        // The first sample is as old as the window now: what was counted up to it is out of it.
+        let all = counted(201 + SAMPLES, 150);
+        assert_eq!(window.growth(at(SAMPLES + 1), &all), counted(SAMPLES, 0));
         // CONFIG RESETSTAT.
-        assert_eq!(window.growth(2000 + SAMPLES * step, &counted(1, 0)), Counted::default());
-        assert_eq!(window.growth(3000 + SAMPLES * step, &counted(5, 3)), counted(4, 3));
+        assert_eq!(window.growth(at(SAMPLES + 2), &counted(1, 0)), Counted::default());
+        assert_eq!(window.growth(at(SAMPLES + 3), &counted(5, 3)), counted(4, 3));
     }
 
     #[test]
