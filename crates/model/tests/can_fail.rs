@@ -452,7 +452,7 @@ impl Subject for Standin {
         }
     }
     fn follow(&mut self, by: u32, range: &KeyRange) -> Result<Vec<Pair>, Stop> {
-        if self.oracle.joins.iter().any(|installed| installed.join.mode != Mode::Push) {
+        if self.oracle.joins.iter().any(|installed| !installed.join.mode.is_maintained()) {
             return Err(EngineError::Refused(String::from("not a push join")).into());
         }
         self.followed.push((by, range.clone()));
@@ -466,7 +466,7 @@ impl Subject for Standin {
     }
     fn told(&mut self) -> Vec<FollowerNotification> {
         let mut told = Vec::new();
-        if self.oracle.joins.iter().any(|installed| installed.join.mode != Mode::Push) {
+        if self.oracle.joins.iter().any(|installed| !installed.join.mode.is_maintained()) {
             self.known.clear();
             for (by, range) in std::mem::take(&mut self.followed) {
                 told.push(FollowerNotification {
