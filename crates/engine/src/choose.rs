@@ -56,7 +56,7 @@ const RATE_SHIFT: u32 = 20;
 const RATE_FADES_SHIFT: u32 = 7;
 /// After so many changes of ranges those before count half for the rate of an average range.
 const RATE_WINDOW: u64 = 1 << 16;
-/// Of so many ranges more one kind than the other must have come before the choice for new ranges changes.
+/// The choice for ranges that were never read changes when keeping was right for so many more of the last ranges than computing, or the reverse.
 const PRIOR_MOST: i32 = 16;
 /// Ranges are let go with one write until they had so many rows: the others wait for the next one, or the next turn.
 pub(crate) const LET_GO_ROWS: usize = 256;
@@ -81,7 +81,7 @@ pub(crate) struct Account {
     /// Changes of the join's tables when it began to be kept, and at the last look.
     since: u64,
     looked: u64,
-    /// It is kept since its first read, and whether that was good is to be found out.
+    /// The range is kept since its first read, and reads have not yet saved what computing it took.
     is_trial: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::engine::Engine;
 
 /// Steps of a join that are timed without exception.
 const TIMED_EACH: u64 = 64;
-/// Of how many later steps one is timed, on average.
+/// After those, one step of so many is timed, on average.
 const GAP_MEAN: u64 = 64;
 /// A step with so many targets is always timed.
 const TARGETS_MANY: usize = 256;

@@ -122,7 +122,7 @@ fn celebrities(graph: &Graph) -> Vec<bool> {
 /// Draws the operations in their order over time.
 fn draw_ops(graph: &Graph, active: &[u32], params: &Params, rng: &mut Rng) -> Vec<Op> {
     let total = (params.checks * active.len() as f64 * 100.0 / CHECKS as f64).round() as usize;
-    // Of what is no post.
+    // How many operations a percent of the usual mix is, since posts have a share of their own.
     let others = (100.0 - params.posting) / (LOGINS + SUBSCRIPTIONS + CHECKS) as f64;
     let share = |percent: usize| (total as f64 * percent as f64 * others / 100.0) as usize;
     let (logins, subscriptions, reads) = (share(LOGINS), share(SUBSCRIPTIONS), share(CHECKS));

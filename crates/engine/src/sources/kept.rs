@@ -345,7 +345,7 @@ impl BaseData {
         self.loads.persistence.is_some() && self.has_kept(table)
     }
 
-    /// As [`Engine::is_kept`], where the store may be out for a while.
+    /// As [`BaseData::is_kept`], where the store may be out for a while.
     pub(crate) fn has_kept(&self, table: TableId) -> bool {
         self.loads.own(table).is_some_and(LoadedData::is_kept)
     }

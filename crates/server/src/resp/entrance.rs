@@ -233,7 +233,7 @@ impl ShardService {
         if !self.settings.config.tls.is_on() {
             return;
         }
-        match self.admission.entrance.common.certificates.load(&self.settings.config.tls) {
+        match self.load_certificates(&self.settings.config) {
             Ok(()) => {
                 event!(info, "server", "tls_reloaded", "SIGHUP: certificates were loaded anew");
             }

@@ -1,6 +1,6 @@
 //! The service: what all sessions share, and those in RESP: sessions, and every command that is not about stored data.
 //!
-//! A batch of pipelined requests is parsed, executed and answered in one go: [`ShardService::serve`]
+//! A batch of pipelined requests is parsed, executed and answered in one go: [`serve`](crate::service::Service::serve)
 //! cuts requests out of the shared input, the node executes those about data, this module the
 //! others, and all write into the shared output.
 //!

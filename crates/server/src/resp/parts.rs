@@ -29,6 +29,7 @@ use crate::shards::Shards;
 use crate::sources::Hub;
 use crate::users::{SeenUsers, UserRegistry};
 use hashbrown::HashMap;
+use headwater_base::Shard;
 use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_engine::{EngineError, Ticket};
 use headwater_protocol::resp::{Limits, RequestParser};
@@ -199,5 +200,12 @@ impl OtherShards {
             #[cfg(test)]
             move_part: None,
         }
+    }
+
+    /// All shards but this one.
+    pub(super) fn all(&self) -> impl Iterator<Item = Shard> + use<> {
+        let shards = self.shards.as_deref();
+        let (me, count) = shards.map_or((Shard(0), 0), |it| (it.me, it.outbox.shards()));
+        (0..count).map(Shard).filter(move |shard| *shard != me)
     }
 }

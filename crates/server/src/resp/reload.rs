@@ -6,7 +6,6 @@ use crate::log::{self, event};
 use crate::reload::{Changes, SettingsSource};
 use crate::settings::change_all;
 use crate::shards::ShardMessage;
-use headwater_base::Shard;
 
 impl ShardService {
     /// Has SIGHUP read the settings from here.
@@ -78,10 +77,11 @@ impl ShardService {
             );
         }
         self.apply(config);
+        let all = self.others.all();
         if !changes.live.is_empty()
             && let Some(shards) = &mut self.others.shards
         {
-            for to in (0..shards.outbox.shards()).map(Shard).filter(|to| *to != shards.me) {
+            for to in all {
                 let message = ShardMessage::Settings(changes.live.clone());
                 shards.outbox.to(to).messages.push(message);
             }

@@ -230,9 +230,9 @@ impl ShardService {
 impl OtherShards {
     /// A message for the channels of all other shards, from within a transaction.
     pub(in crate::resp) fn publish_elsewhere(&mut self, channel: &[u8], message: &[u8]) {
+        let all = self.all();
         let Some(shards) = &mut self.shards else { return };
-        let me = shards.me;
-        for to in (0..shards.outbox.shards()).map(Shard).filter(|to| *to != me) {
+        for to in all {
             let batch = shards.outbox.to(to);
             batch.bytes.extend_from_slice(channel);
             batch.bytes.extend_from_slice(message);

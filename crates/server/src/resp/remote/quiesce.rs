@@ -188,9 +188,10 @@ impl ShardService {
 
     /// The round that this shard coordinates is over, and nothing was done: requests go on everywhere.
     pub(super) fn resume_all(&mut self) {
+        let all = self.others.all();
         let Some(shards) = &mut self.others.shards else { return };
         let me = shards.me;
-        for at in (0..shards.outbox.shards()).map(Shard).filter(|at| *at != me) {
+        for at in all {
             shards.outbox.to(at).messages.push(ShardMessage::Resume);
         }
         self.end_quiescing(me);

@@ -292,15 +292,10 @@ impl OtherShards {
         }
     }
 
-    fn all(&self) -> Vec<Shard> {
-        let count = self.shards.as_ref().map_or(0, |shards| shards.outbox.shards());
-        (0..count).map(Shard).filter(|shard| *shard != self.me()).collect()
-    }
-
     /// Tells all other shards of a prefix that clients here have from now on.
     pub(super) fn tell_prefix(&mut self, prefix: &[u8]) {
         let note = |to| (to, Note::Prefix { prefix: prefix.to_vec(), on: true });
-        let notes = self.all().into_iter().map(note).collect();
+        let notes = self.all().map(note).collect();
         self.post_tracking(notes);
     }
 
