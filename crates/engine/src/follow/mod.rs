@@ -177,8 +177,17 @@ impl Engine {
     /// Whether outputs of the join may lie in `range` of which this is the home.
     fn gives_own_in(&self, join: u32, range: &KeyRange) -> bool {
         let plan = &self.views.catalog.join(join).plan;
-        !self.base.is_elsewhere(range)
-            && self.views.gives_in(join, range).is_some_and(|within| {
+        let mut range = range.clone();
+        // Neighbouring keys that were followed one by one may live at one shard each.
+        while self.base.is_elsewhere(&KeyRange::point(&range.first)) {
+            range.first.push(0);
+            if range.is_empty() || !range.last.starts_with(&range.first) {
+                break;
+            }
+        }
+        !range.is_empty()
+            && !self.base.is_elsewhere(&range)
+            && self.views.gives_in(join, &range).is_some_and(|within| {
                 fixed_slots(&plan.join.output, &within)
                     .is_some_and(|bindings| self.base.may_own(plan, &bindings))
             })
