@@ -4,12 +4,12 @@
 //! computation with each read. Both are counted in rows, so that the choice depends on what is done, and on no clock.
 //!
 //! A range that is kept has an [`Account`]. What computing it for a read would have taken is added, what a change took is
-//! subtracted, and there is never more in it than [`PATIENCE`] computations of what is usually read. When nothing is left it is *let go*: its outputs
+//! subtracted, and there is never more in it than [`PATIENCE`] computations of what is usually read, or one of all of it. When nothing is left it is *let go*: its outputs
 //! and targets go, and nobody maintains it. So a range that is read no more costs about as much as it cost to compute it.
 //!
 //! From then on its reads are computed ([`crate::computed`]), and a [`Record`] has the balance: what each computation took is added,
 //! and what the changes since the read before would have taken is subtracted. These are not known, as nobody counts them, but how many
-//! came while it was kept, of so many changes of the join's tables, is. When the balance has reached [`KEPT_AGAIN_AFTER`] computations,
+//! came while it was kept, of so many changes of the join's tables, is. When the balance has reached [`KEPT_AGAIN_AFTER`] computations, and one of all that the range held,
 //! the range is kept again. So a choice changes only where the other one would have saved more than changing it costs.
 //!
 //! A range that was never read before is kept, or computed first, as turned out well for those that came before it ([`Prior`]).
@@ -39,7 +39,7 @@ use headwater_store::{GroupId, TableId};
 
 /// A range is let go after changes have taken as much as so many of its reads would have if they were computed.
 const PATIENCE: u64 = 4;
-/// The same while nobody has read it again since its first read.
+/// The same while nobody has read it again since its first read, of computations of the whole range.
 const TRIAL_PATIENCE: u64 = 2;
 /// A range is kept again when so many of its reads would have been saved.
 const KEPT_AGAIN_AFTER: u64 = 2;
@@ -90,7 +90,9 @@ pub(crate) struct Account {
 struct Record {
     hash: u64,
     /// Rows that keeping it would have saved.
-    balance: u64,
+    balance: u32,
+    /// Rows that computing all of it took when it was let go.
+    whole: u32,
     /// Changes of the join's tables at the last read.
     read_at: u64,
     /// How often it changes.
@@ -213,8 +215,9 @@ impl Choices {
         }
     }
 
-    /// A read was computed that visited so many rows; keeping its range is worth while when it has saved `worth`.
-    fn note_computed(&mut self, hash: u64, rows: u64, worth: u64, tick: u64) {
+    /// A read was computed that visited so many rows. Keeping its range is worth while when it would have saved some such reads, and what
+    /// computing all of it takes.
+    fn note_computed(&mut self, hash: u64, rows: u64, eagerly: bool, tick: u64) {
         self.computed += 1;
         let rate = self.rate();
         let record = self.record_mut(hash);
@@ -223,10 +226,13 @@ impl Choices {
             (record.rate, record.state) = (rate, RecordState::Trial);
         } else {
             let spent = changes_in(record.rate, tick - record.read_at);
-            record.balance = (record.balance + rows).saturating_sub(spent).min(worth);
+            let reads = KEPT_AGAIN_AFTER * rows;
+            let worth = if eagerly { 1 } else { reads.max(u64::from(record.whole)) };
+            let balance = (u64::from(record.balance) + rows).saturating_sub(spent).min(worth);
+            record.balance = u32::try_from(balance).unwrap_or(u32::MAX);
             record.rate -= record.rate >> RATE_FADES_SHIFT;
             let is_trial = record.state == RecordState::Trial;
-            let keeps = record.balance >= worth;
+            let keeps = u64::from(record.balance) >= worth.min(u64::from(u32::MAX));
             if is_trial && (keeps || spent > rows) {
                 lead = if keeps { 1 } else { -1 };
                 record.state = RecordState::Computed;
@@ -245,11 +251,11 @@ impl Choices {
         self.record_mut(hash).state = RecordState::Large;
     }
 
-    fn note_let_go(&mut self, hash: u64, rate: u32, tick: u64, in_vain: bool) {
+    fn note_let_go(&mut self, hash: u64, whole: u64, (rate, tick): (u32, u64), in_vain: bool) {
         self.let_go += 1;
         let record = self.record_mut(hash);
-        record.balance = 0;
-        record.rate = rate;
+        (record.balance, record.rate) = (0, rate);
+        record.whole = u32::try_from(whole).unwrap_or(u32::MAX);
         record.read_at = tick;
         if record.state != RecordState::Large {
             record.state = RecordState::Computed;
@@ -298,7 +304,8 @@ impl Account {
             (true, ..) => 1,
             (_, true, _) => TRIAL_PATIENCE * whole,
             (_, _, 0) => PATIENCE * whole,
-            (_, _, usual) => PATIENCE * usual,
+            // To let it go, and to keep it again, costs about as much as to compute it.
+            (_, _, usual) => (PATIENCE * usual).max(whole),
         };
         self.balance = (self.balance.min(most) + saved).saturating_sub(spent).min(most);
         has_paid
@@ -373,10 +380,10 @@ impl Engine {
 
     /// A read of `range` was computed, which visited so many rows.
     pub(crate) fn note_computed(&mut self, join: u32, range: &KeyRange, rows: u64) {
-        let (hash, tick, worth) =
-            (self.choice_hash(join, range), self.views.tick_of(join), self.views.worth_of(rows));
+        let (hash, tick) = (self.choice_hash(join, range), self.views.tick_of(join));
+        let eagerly = self.views.catalog.chooses_eagerly;
         if let Some(choices) = &mut self.views.catalog.join_mut(join).choices {
-            choices.note_computed(hash, rows, worth, tick);
+            choices.note_computed(hash, rows, eagerly, tick);
         }
     }
 
@@ -405,6 +412,37 @@ impl Engine {
             looked: tick,
             is_trial: choices.record(self.choice_hash(join, range)).is_none(),
         }))
+    }
+
+    /// Notes what a read of a range of a table has saved where `auto` joins keep it: so many outputs were shown, and so many rows had
+    /// to be visited for it. `group` holds all of the range, where there is one that does.
+    pub(crate) fn credit_read(
+        &mut self,
+        (table, group): (TableId, Option<GroupId>),
+        range: &KeyRange,
+        shown: u64,
+        visited: u64,
+    ) {
+        let some = self.views.catalog.some_writers(table, range);
+        for at in 0.. {
+            let Some(join) = self.views.catalog.nth_writer(table, some.as_deref(), at) else {
+                break;
+            };
+            let installed = self.views.catalog.join(join);
+            if installed.choices.is_none() {
+                continue;
+            }
+            let plan = installed.plan.clone();
+            if let Some(id) = group.and_then(|group| self.noted_range(join, (table, group), range))
+            {
+                self.views.credit(id, &plan, shown, visited);
+                continue;
+            }
+            let mut visited = visited;
+            for id in self.views.overlapping(join, range) {
+                visited = self.views.credit(id, &plan, shown, visited);
+            }
+        }
     }
 
     /// The same of a read that the note of a group has served.
@@ -450,7 +488,7 @@ impl Engine {
             choices.note_rate(spent, ticks);
             choices.prior.learn(i32::from(has_paid));
             if granted.is_none() {
-                choices.note_let_go(hash, rate, tick, in_vain);
+                choices.note_let_go(hash, whole, (rate, tick), in_vain);
             }
         }
         match granted {
@@ -525,11 +563,6 @@ impl Engine {
 }
 
 impl Views {
-    /// What must have been saved by keeping a range, a computation of which visits so many rows, before it is kept again.
-    fn worth_of(&self, rows: u64) -> u64 {
-        if self.catalog.chooses_eagerly { 1 } else { KEPT_AGAIN_AFTER * rows }
-    }
-
     /// How many changes the tables have had that a join reads.
     fn tick_of(&self, join: u32) -> u64 {
         let mut tables: &[_] = &self.catalog.join(join).plan.source_tables;
@@ -543,30 +576,15 @@ impl Views {
         tick
     }
 
-    /// Notes what a read of a range of a table has saved where `auto` joins keep it: so many outputs were shown, and so many rows had
-    /// to be visited for it.
-    pub(crate) fn credit_read(
-        &mut self,
-        table: TableId,
-        range: &KeyRange,
-        shown: u64,
-        visited: u64,
-    ) {
-        for join in self.catalog.writers_within(table, range) {
-            if self.catalog.join(join).choices.is_none() {
-                continue;
-            }
-            let plan = self.catalog.join(join).plan.clone();
-            let mut visited = visited;
-            for id in self.overlapping(join, range) {
-                let status = self.statuses.get_mut(id);
-                let rows = status.rows_of_reads(&plan, 1, shown);
-                if let Some(account) = &mut status.account {
-                    account.save(rows.saturating_sub(visited));
-                }
-                visited = visited.saturating_sub(rows);
-            }
+    /// Notes that a read of a range has saved what computing so many outputs takes, of which so many rows had to be visited
+    /// nevertheless. Gives how many of these are others' to subtract.
+    fn credit(&mut self, id: StatusId, plan: &Plan, shown: u64, visited: u64) -> u64 {
+        let status = self.statuses.get_mut(id);
+        let rows = status.rows_of_reads(plan, 1, shown);
+        if let Some(account) = &mut status.account {
+            account.save(rows.saturating_sub(visited));
         }
+        visited.saturating_sub(rows)
     }
 
     /// Notes that one output was read of a range that is kept.

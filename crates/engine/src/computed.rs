@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
 use crate::handles::Handle;
+use crate::relate::FEW;
 use crate::report::RangeOptions;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -18,21 +19,29 @@ use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_pattern::fixed_slots;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::TableId;
+use headwater_store::{GroupId, TableId};
 
 /// Pairs in order; references of their values are held.
 pub(crate) type ComputedRows = Vec<(Box<[u8]>, ValueRef)>;
 
 impl Engine {
-    /// The pairs of `range`, a part of a table, where some of them are not kept; `None`: all are, or are from now on.
+    /// The pairs of `range`, a part of a table, where some of them are not kept; `None`: all are, or are from now on. `group` holds all
+    /// of the range, where there is one that does.
     pub(crate) fn read_computed(
         &mut self,
         table: TableId,
+        group: Option<GroupId>,
         range: &KeyRange,
         options: RangeOptions,
     ) -> Result<Option<ComputedRows>, Missing> {
         let Some(role) = self.views.catalog.role(table) else { return Ok(None) };
         if role.autos == 0 || role.merged > 0 || self.base.loads.own(table).is_some() {
+            return Ok(None);
+        }
+        if let Some(group) = group
+            && role.writers.len() <= FEW
+            && role.writers.iter().all(|&join| self.is_noted_kept(join, (table, group), range))
+        {
             return Ok(None);
         }
         let writers = self.views.catalog.writers_within(table, range);
@@ -78,6 +87,12 @@ impl Engine {
         let others: Vec<_> = rows.drain(over).collect();
         others.into_iter().for_each(|(_, value)| self.store.pool.release(value));
         Ok(Some(rows))
+    }
+
+    /// Whether a group has noted that the outputs of `join` in `range` are kept.
+    fn is_noted_kept(&self, join: u32, group: (TableId, GroupId), range: &KeyRange) -> bool {
+        self.noted_range(join, group, range)
+            .is_some_and(|id| !self.views.statuses.get(id).is_invalid())
     }
 
     /// Gives the pairs of `range` to `each`, until it says that no more are wanted; how many it was given. A long read may begin with

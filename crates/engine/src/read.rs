@@ -7,9 +7,11 @@
 use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
+use crate::group_note::Noted;
 use crate::handles::Handle;
 use crate::relate::is_point;
 use crate::report::{EngineError, RangeOptions, Stop};
+use crate::status::StatusId;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -177,23 +179,29 @@ impl Engine {
         group: Option<GroupId>,
         range: &KeyRange,
     ) -> Result<(), Missing> {
-        if let Some(group) = group {
-            for noted in self.store.table(table).note(group).ranges() {
-                let status = self.views.statuses.get(noted.status);
-                if noted.join == join
-                    && status.expires_at.is_none()
-                    && status.covers(&range.first, &range.last)
-                {
-                    let id = noted.status;
-                    self.views.catalog.join_mut(join).counters.hits += 1;
-                    if is_point(range) {
-                        self.views.credit_key(id);
-                    }
-                    return self.refresh(id, range);
-                }
+        if let Some(id) = group.and_then(|group| self.noted_range(join, (table, group), range)) {
+            self.views.catalog.join_mut(join).counters.hits += 1;
+            if is_point(range) {
+                self.views.credit_key(id);
             }
+            return self.refresh(id, range);
         }
         self.ensure(join, range, None)
+    }
+
+    /// The status range of `join` that holds all of `range` and that a group has noted, which is found sooner than in the join's cover.
+    pub(crate) fn noted_range(
+        &self,
+        join: u32,
+        (table, group): (TableId, GroupId),
+        range: &KeyRange,
+    ) -> Option<StatusId> {
+        let of_join = |noted: &&Noted| noted.join == join;
+        let noted = self.store.table(table).note(group).ranges().iter().filter(of_join);
+        noted.map(|noted| noted.status).find(|&id| {
+            let status = self.views.statuses.get(id);
+            status.expires_at.is_none() && status.covers(&range.first, &range.last)
+        })
     }
 
     /// Makes everything in a part of a table current.
@@ -304,7 +312,7 @@ impl Engine {
                 if !ready
                     && chooses
                     && let Some(rows) = self
-                        .read_computed(table, &range(), options)
+                        .read_computed(table, group, &range(), options)
                         .map_err(|Missing| self.stop())?
                 {
                     return Ok(self.give_computed((table, range(), options.reverse), rows, each));
@@ -319,7 +327,7 @@ impl Engine {
                     let scanned = Part { table, group, first, last, reverse, limit };
                     let (found, _) = self.scan_part(&scanned, each)?;
                     if chooses {
-                        self.views.credit_read(table, &part, found, visited);
+                        self.credit_read((table, group), &part, found, visited);
                     }
                     return Ok(found);
                 }
@@ -335,7 +343,8 @@ impl Engine {
                 match group.filter(|_| ready) {
                     Some(group) => self.credit_group(table, group, found),
                     None => {
-                        self.views.credit_read(table, &KeyRange::new(first, last), found, visited)
+                        let range = KeyRange::new(first, last);
+                        self.credit_read((table, group), &range, found, visited);
                     }
                 }
             }

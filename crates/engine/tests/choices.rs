@@ -125,7 +125,7 @@ fn what_is_chosen_costs_about_as_much_as_the_better_of_both() {
     // A post concerns a fifth of the users.
     for posts in [0.1, 1.0, 10.0, 100.0, 400.0, 1600.0] {
         let kinds = [(10, 0.2)];
-        let rounds = if posts > 50.0 { 250 } else { 500 };
+        let rounds = if posts > 100.0 { 250 } else { 500 };
         let [push, pull, auto] =
             ["push", "pull", "auto"].map(|mode| cost(mode, &kinds, posts, rounds));
         if auto as f64 > push.min(pull) as f64 * 1.05 {

@@ -8,8 +8,6 @@ use std::collections::HashSet;
 const LOGINS: usize = 5;
 const SUBSCRIPTIONS: usize = 9;
 const CHECKS: usize = 85;
-/// Who comes seldom does so a part of as often as the others: one in so many times.
-const SELDOM_PART: f64 = 50.0;
 /// Different texts; a post's moment chooses one.
 const TEXTS: usize = 4096;
 /// One in so many users is a celebrity in the variant that has them.
@@ -46,6 +44,8 @@ pub struct Params {
     pub active: f64,
     /// Percent of the active users who come seldom.
     pub seldom: f64,
+    /// How many times as often the others come.
+    pub seldom_times: f64,
     /// Percent of the operations that are posts.
     pub posting: f64,
     /// Incremental checks per active user.
@@ -129,7 +129,7 @@ fn draw_ops(graph: &Graph, active: &[u32], params: &Params, rng: &mut Rng) -> Ve
     // The last ones come seldom.
     let seldom = (active.len() as f64 * params.seldom / 100.0).round() as usize;
     let often = (active.len() - seldom).max(1);
-    let seldom_share = seldom as f64 / (seldom as f64 + often as f64 * SELDOM_PART);
+    let seldom_share = seldom as f64 / (seldom as f64 + often as f64 * params.seldom_times);
     let mut kinds = vec![Kind::Post; total];
     kinds[..logins].fill(Kind::Login);
     kinds[logins..logins + subscriptions].fill(Kind::Subscribe);
@@ -229,6 +229,7 @@ mod tests {
         Params {
             active: 70.0,
             seldom: 0.0,
+            seldom_times: 50.0,
             posting: 1.0,
             checks: 50.0,
             posts: 0,

@@ -41,9 +41,12 @@ pub struct Twip {
     /// Percent of users who are active.
     #[arg(long, default_value_t = 70.0, value_name = "1..100")]
     active: f64,
-    /// Percent of the active users who come seldom: a fiftieth as often as the others.
+    /// Percent of the active users who come seldom.
     #[arg(long, default_value_t = 0.0, value_name = "0..100")]
     seldom: f64,
+    /// How many times as often as these the others come.
+    #[arg(long, default_value_t = 50.0, value_name = "N")]
+    seldom_times: f64,
     /// Percent of the operations that are posts.
     #[arg(long, default_value_t = 1.0, value_name = "0..50")]
     posting: f64,
@@ -145,6 +148,7 @@ impl Twip {
         let params = Params {
             active: self.active,
             seldom: self.seldom,
+            seldom_times: self.seldom_times,
             posting: self.posting,
             checks: self.checks * self.common.scale,
             posts,
@@ -164,6 +168,7 @@ impl Twip {
         self.common.check()?;
         within("--active", self.active, 0.001, 100.0)?;
         within("--seldom", self.seldom, 0.0, 99.0)?;
+        within("--seldom-times", self.seldom_times, 1.0, 1e6)?;
         within("--posting", self.posting, 0.0, 50.0)?;
         within("--checks", self.checks, 0.001, 1e6)?;
         within("--pipeline", self.pipeline as f64, 1.0, 4096.0)?;
@@ -207,6 +212,7 @@ impl Twip {
             "edges": plan.graph.edges(),
             "active_percent": self.active,
             "seldom_percent": self.seldom,
+            "seldom_times": self.seldom_times,
             "posting_percent": self.posting,
             "checks_per_active_user": self.checks * self.common.scale,
             "posts_before": plan.first_posters.len(),

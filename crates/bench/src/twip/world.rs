@@ -162,6 +162,7 @@ mod tests {
         let params = Params {
             active: 100.0,
             seldom: 0.0,
+            seldom_times: 50.0,
             posting: 1.0,
             checks: 1.0,
             posts: 0,
