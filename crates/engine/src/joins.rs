@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::key::SEPARATOR;
+use headwater_pattern::lens::Filter;
 use headwater_pattern::{Join, Mode, Pattern};
 use headwater_store::{Store, TableId};
 
@@ -60,6 +61,15 @@ impl Engine {
             warnings.push(format!(
                 "slot <{slot}> occurs once, so anything matches it; did you mean <{other}>?"
             ));
+        }
+        for (at, source) in join.sources.iter().enumerate() {
+            let filter = source.lens.as_ref().and_then(|lens| lens.filter.as_ref());
+            if filter.is_some_and(Filter::is_contradiction) {
+                let number = at + 1;
+                warnings.push(format!(
+                    "nothing can fulfil the conditions of source {number}, so the join gives nothing"
+                ));
+            }
         }
         let table = self.store.table_of(&join.output.range_of_all().first);
         let others = table.map_or(Vec::new(), |it| self.views.catalog.writers_of(it, &join.output));

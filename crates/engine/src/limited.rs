@@ -11,7 +11,8 @@
 //!
 //! # Cost
 //! A seek for each span of the value source, and a row or two more, besides the rows of the check sources. Where a source does not
-//! order its keys as the output does, each of its spans is looked at as far as there are keys wanted.
+//! order its keys as the output does, each of its spans is looked at as far as there are keys wanted. Where another join gives the source, it
+//! is made current as far as it is looked at, which costs a limited read of it.
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
@@ -122,9 +123,15 @@ impl Engine {
         }
         let [join] = self.views.catalog.writers_within(table, range)[..] else { return None };
         let installed = self.views.catalog.join(join);
-        let is_own = installed.upstream.iter().all(Vec::is_empty);
         let plan = &installed.plan;
-        (installed.mode().is_maintained() && is_own && plan.together_at.is_none()).then_some(join)
+        // What several joins give of a source is merged as it is read, not stored in order.
+        let mut sources = installed.upstream.iter().zip(&plan.source_tables);
+        let is_stored = sources.all(|(upstream, table)| {
+            upstream.is_empty()
+                || self.views.catalog.role(*table).is_none_or(|role| role.merged == 0)
+        });
+        let is_kept = installed.mode().is_maintained();
+        (is_kept && is_stored && plan.together_at.is_none()).then_some(join)
     }
 
     /// The part of what is left that a limited read has made current next, and whether it is all of that.
@@ -219,6 +226,26 @@ impl Engine {
         self.need(table, span)
     }
 
+    /// Makes what other joins give of a source's span current, as far as it is to be looked at; which part that is. `None`: that takes a read
+    /// which may ask for what is not here.
+    fn ensure_upstream(
+        &mut self,
+        plan: &Plan,
+        level: usize,
+        span: &KeyRange,
+        best: &Best<'_>,
+    ) -> Option<Result<KeyRange, Missing>> {
+        if !best.loads {
+            return None;
+        }
+        let table = plan.source_tables[level];
+        if level != plan.value_source() {
+            return Some(self.ensure_table(table, span).map(|()| span.clone()));
+        }
+        // More rows than outputs that are wanted are of use only where the source has another order, and then this is a hint.
+        Some(self.ensure_limited(table, span, best.wanted as u64, best.reverse))
+    }
+
     /// Looks at the rows of sources from `level` on; whether all could be looked at that had to be.
     fn look_for_best(
         &mut self,
@@ -230,7 +257,7 @@ impl Engine {
     ) -> bool {
         let (pattern, source) = (plan.pattern(level), plan.source(level));
         let output = &plan.join.output;
-        let Some(span) = containing_range(output, best.range, pattern, bindings) else {
+        let Some(mut span) = containing_range(output, best.range, pattern, bindings) else {
             return true;
         };
         if !self.is_here_ahead(plan, level, &span, false) {
@@ -240,6 +267,16 @@ impl Engine {
             if self.need_source(plan, level, &span).is_err() {
                 best.lacks = true;
                 return true;
+            }
+        }
+        if !self.views.catalog.join(join).upstream[level].is_empty() {
+            match self.ensure_upstream(plan, level, &span, best) {
+                Some(Ok(part)) => span = part,
+                Some(Err(Missing)) => {
+                    best.lacks = true;
+                    return true;
+                }
+                None => return false,
             }
         }
         if level == plan.value_source() {

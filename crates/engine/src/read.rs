@@ -296,59 +296,7 @@ impl Engine {
         let limit = options.limit.unwrap_or(u64::MAX);
         if let Some(prefix) = within_one_table(first, last) {
             let Some(table) = self.store.find(prefix) else { return Ok(0) };
-            let mut group = self.store.table(table).group_holding(first, last);
-            let visited = self.counters.rows_read;
-            let (mut ready, mut chooses) = (false, false);
-            if let Some(role) = self.views.catalog.role(table)
-                && (!role.writers.is_empty() || self.base.loads.own(table).is_some())
-            {
-                let simple = self.base.loads.own(table).is_none() && role.merged == 0;
-                chooses = role.autos > 0;
-                ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
-                if ready {
-                    self.views.catalog.count_hits(table);
-                }
-                let range = || KeyRange::new(first, last);
-                if !ready
-                    && chooses
-                    && let Some(rows) = self
-                        .read_computed(table, group, &range(), options)
-                        .map_err(|Missing| self.stop())?
-                {
-                    return Ok(self.give_computed((table, range(), options.reverse), rows, each));
-                }
-                if !ready && options.limit.is_some() {
-                    let part = self
-                        .ensure_limited(table, &range(), limit, options.reverse)
-                        .map_err(|Missing| self.stop())?;
-                    let visited = self.counters.rows_read - visited;
-                    let group = self.store.table(table).group_holding(&part.first, &part.last);
-                    let (first, last, reverse) = (&*part.first, &*part.last, options.reverse);
-                    let scanned = Part { table, group, first, last, reverse, limit };
-                    let (found, _) = self.scan_part(&scanned, each)?;
-                    if chooses {
-                        self.credit_read((table, group), &part, found, visited);
-                    }
-                    return Ok(found);
-                }
-                if !ready {
-                    self.ensure_part(table, group, &range()).map_err(|Missing| self.stop())?;
-                    group = self.store.table(table).group_holding(first, last);
-                }
-            }
-            let visited = self.counters.rows_read - visited;
-            let part = Part { table, group, first, last, reverse: options.reverse, limit };
-            let (found, _) = self.scan_part(&part, each)?;
-            if chooses {
-                match group.filter(|_| ready) {
-                    Some(group) => self.credit_group(table, group, found),
-                    None => {
-                        let range = KeyRange::new(first, last);
-                        self.credit_read((table, group), &range, found, visited);
-                    }
-                }
-            }
-            return Ok(found);
+            return self.read_in_table(table, (first, last), options, each);
         }
         let mut parts = self.store.parts(first, last);
         let mut missing = Ok(());
@@ -383,6 +331,70 @@ impl Engine {
             found += more;
             if flow.is_break() {
                 break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// As [`Engine::range_until`], of a range that lies in one table.
+    fn read_in_table(
+        &mut self,
+        table: TableId,
+        (first, last): (&[u8], &[u8]),
+        options: RangeOptions,
+        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+    ) -> Result<u64, Stop> {
+        let limit = options.limit.unwrap_or(u64::MAX);
+        let mut group = self.store.table(table).group_holding(first, last);
+        let visited = self.counters.rows_read;
+        let (mut ready, mut chooses) = (false, false);
+        if let Some(role) = self.views.catalog.role(table)
+            && (!role.writers.is_empty() || self.base.loads.own(table).is_some())
+        {
+            let simple = self.base.loads.own(table).is_none() && role.merged == 0;
+            chooses = role.autos > 0;
+            ready = simple && group.is_some_and(|group| self.is_ready(table, group, first));
+            if ready {
+                self.views.catalog.count_hits(table);
+            }
+            let range = || KeyRange::new(first, last);
+            if !ready
+                && chooses
+                && let Some(rows) = self
+                    .read_computed(table, group, &range(), options)
+                    .map_err(|Missing| self.stop())?
+            {
+                return Ok(self.give_computed((table, range(), options.reverse), rows, each));
+            }
+            if !ready && options.limit.is_some() {
+                let part = self
+                    .ensure_limited(table, &range(), limit, options.reverse)
+                    .map_err(|Missing| self.stop())?;
+                let visited = self.counters.rows_read - visited;
+                let group = self.store.table(table).group_holding(&part.first, &part.last);
+                let (first, last, reverse) = (&*part.first, &*part.last, options.reverse);
+                let scanned = Part { table, group, first, last, reverse, limit };
+                let (found, _) = self.scan_part(&scanned, each)?;
+                if chooses {
+                    self.credit_read((table, group), &part, found, visited);
+                }
+                return Ok(found);
+            }
+            if !ready {
+                self.ensure_part(table, group, &range()).map_err(|Missing| self.stop())?;
+                group = self.store.table(table).group_holding(first, last);
+            }
+        }
+        let visited = self.counters.rows_read - visited;
+        let part = Part { table, group, first, last, reverse: options.reverse, limit };
+        let (found, _) = self.scan_part(&part, each)?;
+        if chooses {
+            match group.filter(|_| ready) {
+                Some(group) => self.credit_group(table, group, found),
+                None => {
+                    let range = KeyRange::new(first, last);
+                    self.credit_read((table, group), &range, found, visited);
+                }
             }
         }
         Ok(found)

@@ -89,6 +89,43 @@ fn timeline_all() -> Engine {
     timeline("t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>")
 }
 
+/// Joins over other joins' outputs, both for what is checked and for what is copied.
+#[test]
+fn a_page_of_what_comes_of_other_joins_computes_a_page() {
+    const FOLLOWED: &str = "f|<user>|<poster> = copy s|<user>|<poster>";
+    const PAGES: &str = "w|<user>|<time>|<poster> = copy t|<user>|<time>|<poster>";
+    for (mode, reverse) in [("push", true), ("push", false), ("auto", true)] {
+        let timeline_of_derived = format!(
+            "t|<user>|<time>|<poster> = {mode} check f|<user>|<poster> copy p|<poster>|<time>"
+        );
+        let mut engine = timeline(FOLLOWED);
+        for (name, text) in [("t", &*timeline_of_derived), ("w", PAGES)] {
+            engine.join_add(name, text, false).expect("a join");
+        }
+        let all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
+        let (mut first, mut last) = (String::from("w|ann|"), String::from("w|ann}"));
+        for number in 1..=3 {
+            let rows = rows_read(&engine);
+            let keys = page(&mut engine, &first, &last, 20, reverse);
+            let shown = keys.iter().map(|key| key.replacen('w', "t", 1));
+            assert_eq!(shown.collect::<Vec<_>>(), all[20 * (number - 1)..20 * number]);
+            let most = if number == 1 { 400 } else { 2000 };
+            assert!(materialized(&engine) <= most, "page {number}: {}", materialized(&engine));
+            let rows = rows_read(&engine) - rows;
+            assert!(rows < 8000, "page {number} took {rows} rows");
+            if reverse {
+                last.clone_from(&keys[19]);
+            } else {
+                first = format!("{}\0", keys[19]);
+            }
+        }
+        set(&mut engine, if reverse { "p|u007|9999999" } else { "p|u007|-1" }, "new");
+        let keys = page(&mut engine, "w|ann|", "w|ann}", 20, reverse);
+        assert!(keys[0].ends_with("|u007"), "{keys:?}");
+        engine.check_invariants();
+    }
+}
+
 /// The best of a timeline, at its first read and again when one of them has gone.
 #[test]
 fn what_is_kept_of_a_group_is_what_is_computed() {

@@ -301,8 +301,12 @@ fn named_pattern(text: &str, limits: &Limits) -> Result<(Pattern, Vec<String>), 
     // A join of the pattern with itself has the slots that it has.
     match Join::parse(&format!("{text} = copy {text}"), limits) {
         Ok(join) if join.sources.len() == 1 => Ok((join.output, join.slots)),
-        _ => {
-            Err(EngineError::Refused(format!("'{text}' is no pattern, such as p|<poster>|<time>")))
+        found => {
+            let why = found.err().filter(|error| error.column <= text.len());
+            let why = why.map_or_else(String::new, |error| format!(" ({})", error.message));
+            Err(EngineError::Refused(format!(
+                "'{text}' is no pattern, such as p|<poster>|<time>{why}"
+            )))
         }
     }
 }

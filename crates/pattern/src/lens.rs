@@ -23,6 +23,7 @@ use headwater_base::key::SEPARATOR;
 pub use filter::{Comparison, Filter, Literal, Operand};
 pub use json::{Path, Step};
 
+mod contradiction;
 mod filter;
 mod json;
 mod show;

@@ -116,7 +116,6 @@ impl Filter {
     /// Whether it holds for a value, under the bindings of its key; `None`: unknown.
     #[must_use]
     pub fn holds(&self, value: &[u8], bindings: &Bindings<'_>) -> Option<bool> {
-        let seen = |operand: &Operand| operand.look(value, bindings);
         match self {
             Self::All(all) => {
                 let mut known = Some(true);
@@ -141,14 +140,25 @@ impl Filter {
                 known
             }
             Self::Not(inner) => inner.holds(value, bindings).map(|held| !held),
-            Self::Compare(operand, comparison, literal) => {
-                let order = seen(operand)?.compare(literal)?;
+            Self::Compare(operand, ..)
+            | Self::In(operand, _)
+            | Self::Prefix(operand, _)
+            | Self::Exists(operand) => self.test(operand.look(value, bindings)),
+        }
+    }
+
+    /// Whether a condition on one operand holds for what this is; `None`: unknown.
+    pub(super) fn test(&self, seen: Option<Seen<'_>>) -> Option<bool> {
+        match self {
+            Self::All(_) | Self::Any(_) | Self::Not(_) => None,
+            Self::Compare(_, comparison, literal) => {
+                let order = seen?.compare(literal)?;
                 let ordered = !matches!(literal, Literal::Bool(_))
                     || matches!(comparison, Comparison::Equal | Comparison::NotEqual);
                 ordered.then(|| comparison.admits(order))
             }
-            Self::In(operand, literals) => {
-                let seen = seen(operand)?;
+            Self::In(_, literals) => {
+                let seen = seen?;
                 let mut known = Some(false);
                 for literal in literals {
                     match seen.compare(literal) {
@@ -159,18 +169,18 @@ impl Filter {
                 }
                 known
             }
-            Self::Prefix(operand, prefix) => match seen(operand)? {
+            Self::Prefix(_, prefix) => match seen? {
                 Seen::Plain(text) => Some(text.starts_with(prefix)),
                 Seen::Json(Found::Text(text)) => Some(text.starts_with(prefix)),
                 Seen::Json(_) => None,
             },
-            Self::Exists(operand) => Some(seen(operand).is_some()),
+            Self::Exists(_) => Some(seen.is_some()),
         }
     }
 }
 
 /// What an operand stands for.
-enum Seen<'v> {
+pub(super) enum Seen<'v> {
     /// Bytes, which may read as a number.
     Plain(&'v [u8]),
     Json(Found),

@@ -211,3 +211,53 @@ fn names_that_occur_once_and_resemble_others_are_told() {
         join(text);
     }
 }
+
+#[test]
+fn what_nothing_can_fulfil_is_found() {
+    let is_in_vain = |conditions: &str| {
+        let join = join(&format!("x|<u> = copy y|<u> where {conditions}"));
+        join.sources[0]
+            .lens
+            .as_ref()
+            .and_then(|lens| lens.filter.as_ref())
+            .expect("a filter")
+            .is_contradiction()
+    };
+    for conditions in [
+        "<u> = 'a' and <u> = 'b'",
+        "<u> = ''",
+        "<u> = 'b' and <u> prefix 'a'",
+        "<u> prefix 'ab' and <u> prefix 'ba'",
+        "value > 5 and value < 3",
+        "value > 5 and value <= 5",
+        "value = 5 and value != 5.0",
+        "value in (1, 2) and value in (3, 4)",
+        "value = '5' and value > 7",
+        "value = true and value = false",
+        "json(.a) = 'x' and json(.a) > 5",
+        "json(.a) prefix 'x' and json(.a) != 5",
+        "json(.a) = 1 and (json(.b) > 'b' and json(.b) < 'a')",
+        "(value > 5 and value < 3) or <u> = ''",
+        "value > 1 and (<u> = '' or (value > 5 and value < 3))",
+    ] {
+        assert!(is_in_vain(conditions), "{conditions}");
+    }
+    for conditions in [
+        "<u> = 'a' or <u> = 'b'",
+        "<u> = 'ab' and <u> prefix 'a'",
+        "<u> prefix 'a' and <u> prefix 'ab'",
+        "value > 5 and value < 6",
+        "value >= 5 and value <= 5",
+        "value = 5 and value = '5.0'",
+        "value = 5 and value prefix '5'",
+        "value > '5' and value < 3",
+        "value in (1, 2) and value in (2, 3)",
+        "json(.a) = 1 and json(.b) = 'x'",
+        "json(.a) exists and json(.a) > 5",
+        "not (value > 5 and value < 3)",
+        "value = ''",
+        "(value > 5 and value < 3) or <u> = 'a'",
+    ] {
+        assert!(!is_in_vain(conditions), "{conditions}");
+    }
+}
