@@ -27,6 +27,43 @@ pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     }
 }
 
+/// A key in two parts, where it lies so: whoever writes it somewhere else need not put it together first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyParts<'k> {
+    /// What it begins with.
+    pub stem: &'k [u8],
+    /// What follows.
+    pub rest: &'k [u8],
+}
+
+impl<'k> KeyParts<'k> {
+    /// A key in one part.
+    #[inline]
+    #[must_use]
+    pub fn whole(key: &'k [u8]) -> Self {
+        Self { stem: key, rest: &[] }
+    }
+
+    /// How many bytes it has.
+    #[inline]
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.stem.len() + self.rest.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn to_vec(self) -> Vec<u8> {
+        [self.stem, self.rest].concat()
+    }
+}
+
 /// A half-open range of keys, `[first, last)`; an empty `last` means "to the end".
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct KeyRange {

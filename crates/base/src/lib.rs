@@ -22,7 +22,7 @@ pub mod text;
 pub mod time;
 
 pub use decimal::Decimal;
-pub use key::{KeyRange, prefix_end, table_of};
+pub use key::{KeyParts, KeyRange, prefix_end, table_of};
 pub use limits::Limits;
 pub use ordered::{Kind, Ordered};
 pub use placement::{Partition, Placement, Shard};

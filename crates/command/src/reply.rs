@@ -40,6 +40,15 @@ pub trait Reply {
     /// A byte string.
     fn bulk(&mut self, bytes: &[u8]);
 
+    /// A byte string that lies in two parts.
+    #[inline]
+    fn joined(&mut self, stem: &[u8], rest: &[u8]) {
+        self.bulk_begin(stem.len() + rest.len());
+        self.bulk_part(stem);
+        self.bulk_part(rest);
+        self.bulk_end();
+    }
+
     /// A stored value, as a byte string.
     fn value(&mut self, value: &Value<'_>);
 

@@ -16,7 +16,7 @@ use crate::report::RangeOptions;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::KeyRange;
+use headwater_base::{KeyParts, KeyRange};
 use headwater_pattern::fixed_slots;
 use headwater_pool::{Value, ValueRef};
 use headwater_store::{GroupId, TableId};
@@ -101,13 +101,13 @@ impl Engine {
         &mut self,
         (table, range, reverse): (TableId, KeyRange, bool),
         rows: ComputedRows,
-        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
     ) -> u64 {
         let mut given = 0;
         let mut left = rows.iter();
         while let Some((key, value)) = if reverse { left.next_back() } else { left.next() } {
             given += 1;
-            if each(key, self.store.pool.view(*value)).is_break() {
+            if each(KeyParts::whole(key), self.store.pool.view(*value)).is_break() {
                 break;
             }
         }

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ops::ControlFlow;
 use headwater_base::key::{SEPARATOR, end_at_most};
-use headwater_base::{KeyRange, Limits};
+use headwater_base::{KeyParts, KeyRange, Limits};
 use headwater_pattern::Mode;
 use headwater_pool::{Value, ValueRef};
 use headwater_store::{GroupId, Scan, TableId};
@@ -270,6 +270,26 @@ impl Engine {
         options: RangeOptions,
         each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
     ) -> Result<u64, Stop> {
+        let mut whole = Vec::new();
+        self.range_parts_until(first, last, options, &mut |key, value| {
+            whole.clear();
+            whole.extend_from_slice(key.stem);
+            whole.extend_from_slice(key.rest);
+            each(&whole, value)
+        })
+    }
+
+    /// As [`Engine::range_until`], with the keys as they lie, which costs less where they are written elsewhere.
+    ///
+    /// # Errors
+    /// As for [`Engine::get`].
+    pub fn range_parts_until(
+        &mut self,
+        first: &[u8],
+        last: &[u8],
+        options: RangeOptions,
+        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
+    ) -> Result<u64, Stop> {
         let found = self.read_until(first, last, options, each);
         if let Err(Stop::Wait(ticket)) = found {
             self.keep_collected(ticket);
@@ -282,7 +302,7 @@ impl Engine {
         first: &[u8],
         last: &[u8],
         options: RangeOptions,
-        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
     ) -> Result<u64, Stop> {
         self.release_row_holds();
         if !last.is_empty() && first >= last {
@@ -342,7 +362,7 @@ impl Engine {
         table: TableId,
         (first, last): (&[u8], &[u8]),
         options: RangeOptions,
-        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
     ) -> Result<u64, Stop> {
         let limit = options.limit.unwrap_or(u64::MAX);
         let mut group = self.store.table(table).group_holding(first, last);
@@ -404,7 +424,7 @@ impl Engine {
     fn scan_part(
         &mut self,
         part: &Part<'_>,
-        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
     ) -> Result<(u64, ControlFlow<()>), Stop> {
         let &Part { table, group, first, last, reverse, limit } = part;
         let (mut found, mut flow) = (0, ControlFlow::Continue(()));
@@ -433,7 +453,7 @@ impl Engine {
             rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             for (key, value) in &rows {
                 found += 1;
-                flow = each(key, self.store.pool.view(*value));
+                flow = each(KeyParts::whole(key), self.store.pool.view(*value));
                 if flow.is_break() {
                     break;
                 }
@@ -447,8 +467,8 @@ impl Engine {
         let mut room = core::mem::take(&mut self.scratch.key_room);
         let pool = &self.store.pool;
         let (spilled, spilling) = (&self.base.spilled, &mut self.base.spilling);
-        let mut visit = |key: &[u8], value: ValueRef| {
-            if others.is_some_and(|placed| !placed.owns(key)) {
+        let mut visit = |key: KeyParts<'_>, value: ValueRef| {
+            if others.is_some_and(|placed| !placed.owns(&key.to_vec())) {
                 return ControlFlow::Continue(());
             }
             if value.is_handle() {
@@ -468,10 +488,7 @@ impl Engine {
         };
         let keys = self.store.table(table);
         let scan = Scan { pool, first, last, reverse };
-        let _ = match group {
-            Some(group) => keys.scan_in(group, &scan, &mut room, &mut visit),
-            None => keys.scan(&scan, &mut room, &mut visit),
-        };
+        let _ = keys.scan_parts(group, &scan, &mut room, &mut visit);
         self.scratch.key_room = room;
         lost.iter().for_each(|key| self.lose_key(table, key));
         Ok((found, flow))
@@ -483,7 +500,7 @@ impl Engine {
         table: TableId,
         range: &KeyRange,
         (reverse, limit): (bool, u64),
-        each: &mut impl FnMut(&[u8], Value<'_>) -> ControlFlow<()>,
+        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
     ) -> Result<(u64, ControlFlow<()>), Stop> {
         self.collect(table, range, if reverse { u64::MAX } else { limit }, true)?;
         let (mut found, mut flow) = (0, ControlFlow::Continue(()));
@@ -493,7 +510,7 @@ impl Engine {
             && let Some((key, value)) = if reverse { rows.next_back() } else { rows.next() }
         {
             found += 1;
-            flow = each(key, self.store.pool.view(*value));
+            flow = each(KeyParts::whole(key), self.store.pool.view(*value));
         }
         Ok((found, flow))
     }

@@ -3,7 +3,7 @@
 use crate::node::{Node, Outcome};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::KeyRange;
+use headwater_base::{KeyParts, KeyRange};
 use headwater_command::{Counted, RangeAnswer, RangeRead, Ranges, Reply};
 use headwater_engine::{AtOnce, Engine, EngineError, RangeOptions, ReadProgress, Stop, Value};
 
@@ -114,14 +114,14 @@ fn answer(
     let options = RangeOptions { reverse: read.reverse, limit: read.limit };
     let expected = read.limit.unwrap_or(UNLIMITED_GUESS);
     if read.answer == RangeAnswer::Count {
-        let mut each = |_: &[u8], _: Value<'_>| room.lets_in(0);
-        let count = engine.range_until(first, last, options, &mut each)?;
+        let mut each = |_: KeyParts<'_>, _: Value<'_>| room.lets_in(0);
+        let count = engine.range_parts_until(first, last, options, &mut each)?;
         reply.integer(count as i64);
         return Ok(());
     }
     let form = form_of(read.answer);
     let mark = reply.begin_counted(form, expected);
-    let count = engine.range_until(first, last, options, &mut |key, value| {
+    let count = engine.range_parts_until(first, last, options, &mut |key, value| {
         let flow = room.lets_in(key.len() + value.len());
         give(read.answer, key, &value, reply);
         flow
@@ -136,9 +136,9 @@ fn form_of(answer: RangeAnswer) -> Counted {
 
 /// Writes what an answer has of a pair.
 #[inline]
-fn give(answer: RangeAnswer, key: &[u8], value: &Value<'_>, reply: &mut impl Reply) {
+fn give(answer: RangeAnswer, key: KeyParts<'_>, value: &Value<'_>, reply: &mut impl Reply) {
     if answer != RangeAnswer::Values {
-        reply.bulk(key);
+        reply.joined(key.stem, key.rest);
     }
     if answer != RangeAnswer::Keys {
         reply.value(value);
@@ -148,7 +148,9 @@ fn give(answer: RangeAnswer, key: &[u8], value: &Value<'_>, reply: &mut impl Rep
 /// The next slice of an answer that has more pairs than one: first they are counted, as their number comes first.
 #[cold]
 fn go_on_reading(node: &mut Node, answer: RangeAnswer, reply: &mut impl Reply) -> Result<(), Stop> {
-    let progress = node.engine.go_on_reading(&mut |key, value| give(answer, key, &value, reply));
+    let progress = node.engine.go_on_reading(&mut |key, value| {
+        give(answer, KeyParts::whole(key), &value, reply);
+    });
     node.unfinished = match progress {
         ReadProgress::Done => None,
         ReadProgress::Counted(count, ticket) if answer == RangeAnswer::Count => {

@@ -12,10 +12,15 @@ pub(crate) const FOLLOWED: u32 = 1 << 31;
 #[derive(Clone, Copy)]
 pub struct Value<'a>(Body<'a>);
 
+/// The bytes of a reference. Where they lie as the word did, copying them is one load, which need not wait for stores of their parts.
+#[derive(Clone, Copy)]
+#[repr(align(8))]
+struct Word([u8; 8]);
+
 #[derive(Clone, Copy)]
 enum Body<'a> {
     /// A reference that holds its bytes.
-    Inline([u8; 8]),
+    Inline(Word),
     One(&'a [u8]),
     Chain(&'a Blocks, ValueRef),
 }
@@ -30,7 +35,7 @@ impl<'a> Value<'a> {
 
     #[inline]
     pub(crate) fn inline(value: ValueRef) -> Self {
-        Self(Body::Inline(value.inline_bytes()))
+        Self(Body::Inline(Word(value.inline_bytes())))
     }
 
     pub(crate) fn chain(blocks: &'a Blocks, value: ValueRef) -> Self {
@@ -42,7 +47,7 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Body::Inline(bytes) => usize::from(bytes[0] >> 1 & 7),
+            Body::Inline(Word(bytes)) => usize::from(bytes[0] >> 1 & 7),
             Body::One(bytes) => bytes.len(),
             Body::Chain(_, value) => value.len(),
         }
@@ -61,7 +66,7 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn as_contiguous(&self) -> Option<&[u8]> {
         match &self.0 {
-            Body::Inline(bytes) => Some(&bytes[1..=usize::from(bytes[0] >> 1 & 7)]),
+            Body::Inline(Word(bytes)) => Some(&bytes[1..=usize::from(bytes[0] >> 1 & 7)]),
             Body::One(bytes) => Some(bytes),
             Body::Chain(..) => None,
         }

@@ -226,6 +226,19 @@ impl Reply for Encoder<'_> {
     }
 
     #[inline]
+    fn joined(&mut self, stem: &[u8], rest: &[u8]) {
+        let len = stem.len() + rest.len();
+        if !self.fits(len) {
+            return;
+        }
+        self.out.reserve(len + 16);
+        self.header(b'$', len as u64);
+        self.out.extend_from_slice(stem);
+        self.out.extend_from_slice(rest);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
     fn value(&mut self, value: &Value<'_>) {
         match value.as_contiguous() {
             Some(bytes) => self.bulk(bytes),

@@ -4,7 +4,7 @@ use super::{GroupId, Note, Table, ends_within, group_prefix};
 use crate::tree::Tree;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::prefix_end;
+use headwater_base::{KeyParts, prefix_end};
 use headwater_pool::{Pool, ValueRef};
 
 /// What to scan, and how.
@@ -30,6 +30,28 @@ impl<N: Note> Table<N> {
         key: &mut Vec<u8>,
         each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
+        self.walk(scan, key, &mut joined(each))
+    }
+
+    /// As [`Table::scan`], of keys in parts; if there is a `group`, all of the range lies in it, or what of it does is meant.
+    #[inline]
+    pub fn scan_parts(
+        &self,
+        group: Option<GroupId>,
+        scan: &Scan<'_>,
+        room: &mut Vec<u8>,
+        each: &mut impl FnMut(KeyParts<'_>, ValueRef) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut each =
+            |stem: &mut Vec<u8>, rest: &[u8], value| each(KeyParts { stem, rest }, value);
+        match group {
+            Some(group) => self.walk_in(group, scan, room, &mut each),
+            None => self.walk(scan, room, &mut each),
+        }
+    }
+
+    #[inline]
+    fn walk(&self, scan: &Scan<'_>, key: &mut Vec<u8>, each: &mut impl Visit) -> ControlFlow<()> {
         if let Some(ungrouped) = &self.ungrouped {
             return self.scan_both(scan, ungrouped, key, each);
         }
@@ -43,7 +65,7 @@ impl<N: Note> Table<N> {
         scan: &Scan<'_>,
         ungrouped: &[u8],
         key: &mut Vec<u8>,
-        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+        each: &mut impl Visit,
     ) -> ControlFlow<()> {
         let rest = Scan { first: scan.first.max(ungrouped), ..*scan };
         let has_rest = scan.last.is_empty() || *rest.first < *scan.last;
@@ -51,13 +73,13 @@ impl<N: Note> Table<N> {
         let grouped = Scan { last, ..*scan };
         let has_grouped = *scan.first < *last;
         if scan.reverse && has_rest {
-            scan_tree(&self.short, &self.prefix, &rest, key, each)?;
+            walk_tree(&self.short, &self.prefix, &rest, key, each)?;
         }
         if has_grouped {
             self.scan_grouped(&grouped, key, each)?;
         }
         if !scan.reverse && has_rest {
-            scan_tree(&self.short, &self.prefix, &rest, key, each)?;
+            walk_tree(&self.short, &self.prefix, &rest, key, each)?;
         }
         ControlFlow::Continue(())
     }
@@ -68,30 +90,29 @@ impl<N: Note> Table<N> {
         &self,
         scan: &Scan<'_>,
         key: &mut Vec<u8>,
-        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+        each: &mut impl Visit,
     ) -> ControlFlow<()> {
         if let Some(prefix) = group_prefix(scan.first, self.prefix.len(), self.boundary)
             && ends_within(scan.last, prefix)
         {
             return match self.find(prefix) {
-                Some(id) => self.scan_in(GroupId(id), scan, key, each),
+                Some(id) => self.walk_in(GroupId(id), scan, key, each),
                 None => ControlFlow::Continue(()),
             };
         }
         self.scan_across(scan, key, each)
     }
 
-    /// As [`Table::scan`], for a range all of which lies in `group`, or what of it does.
     #[inline]
-    pub fn scan_in(
+    fn walk_in(
         &self,
         group: GroupId,
         scan: &Scan<'_>,
         key: &mut Vec<u8>,
-        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+        each: &mut impl Visit,
     ) -> ControlFlow<()> {
         let group = self.group(group.0);
-        scan_tree(&group.tree, &group.prefix, scan, key, each)
+        walk_tree(&group.tree, &group.prefix, scan, key, each)
     }
 
     /// Groups in order, and the short keys that lie between them (B1).
@@ -99,12 +120,12 @@ impl<N: Note> Table<N> {
         &self,
         scan: &Scan<'_>,
         key: &mut Vec<u8>,
-        each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+        each: &mut impl Visit,
     ) -> ControlFlow<()> {
         let &Scan { first, last, reverse, .. } = scan;
         let short = |from: &[u8], to: &[u8], key: &mut Vec<u8>, each: &mut _| {
             let scan = Scan { first: from, last: to, ..*scan };
-            scan_tree(&self.short, &self.prefix, &scan, key, each)
+            walk_tree(&self.short, &self.prefix, &scan, key, each)
         };
         if self.order.is_empty() {
             return short(first, last, key, each);
@@ -127,7 +148,7 @@ impl<N: Note> Table<N> {
                 let until = if prefix.as_slice() > at.as_slice() { &prefix } else { &at };
                 short(&at, until, key, each)?;
             }
-            self.scan_in(GroupId(id as u32), scan, key, each)?;
+            self.walk_in(GroupId(id as u32), scan, key, each)?;
             at = if reverse { prefix } else { end };
             ControlFlow::Continue(())
         };
@@ -151,6 +172,23 @@ impl<N: Note> Table<N> {
     }
 }
 
+/// What is done with each key: its beginning, in room for all of it, which is left as it was; what follows; and its value.
+trait Visit: FnMut(&mut Vec<u8>, &[u8], ValueRef) -> ControlFlow<()> {}
+
+impl<F: FnMut(&mut Vec<u8>, &[u8], ValueRef) -> ControlFlow<()>> Visit for F {}
+
+/// Calls `each` with whole keys.
+#[inline]
+fn joined(each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>) -> impl Visit {
+    |key: &mut Vec<u8>, rest: &[u8], value| {
+        let stem = key.len();
+        key.extend_from_slice(rest);
+        let flow = each(key, value);
+        key.truncate(stem);
+        flow
+    }
+}
+
 /// Scans the keys of `tree`, which all have `prefix` before them.
 #[inline]
 pub(super) fn scan_tree(
@@ -159,6 +197,17 @@ pub(super) fn scan_tree(
     scan: &Scan<'_>,
     key: &mut Vec<u8>,
     each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    walk_tree(tree, prefix, scan, key, &mut joined(each))
+}
+
+#[inline]
+fn walk_tree(
+    tree: &Tree,
+    prefix: &[u8],
+    scan: &Scan<'_>,
+    key: &mut Vec<u8>,
+    each: &mut impl Visit,
 ) -> ControlFlow<()> {
     let &Scan { pool, first, last, reverse } = scan;
     // `first` and `last` are compared with prefix and suffix apart, so that keys need not be built.
@@ -178,11 +227,15 @@ pub(super) fn scan_tree(
     };
     key.clear();
     key.extend_from_slice(prefix);
+    // Keys of a page follow one another, and have its head in common: it is copied once.
+    let mut copied: *const [u8] = &[];
     let mut visit = |head: &[u8], tail: &[u8], word: u64| {
-        key.truncate(prefix.len());
-        key.extend_from_slice(head);
-        key.extend_from_slice(tail);
-        each(key, ValueRef::from_word(word))
+        if !core::ptr::eq(copied, head) {
+            key.truncate(prefix.len());
+            key.extend_from_slice(head);
+            copied = head;
+        }
+        each(key, tail, ValueRef::from_word(word))
     };
     let soon = |word| pool.prefetch(ValueRef::from_word(word));
     if reverse {
