@@ -290,7 +290,7 @@ needs! {
     Nothing: Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp ReadOnly
         ReadWrite DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo JoinKey JoinDecode TableList TableInfo FlowList
         FlowInfo ShardHome ShardList ShardMove ShardPosition Wait SourceAdd SourceDrop SourceList
-        SourceInfo SourcePosition FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe SUnsubscribe PubSub
+        SourceInfo SourcePosition SourceCheck FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe SUnsubscribe PubSub
         PubSubShardChannels PubSubShardNumSub ClientPause ClientUnpause ClientUnblock
         PubSubChannels PubSubNumSub PubSubNumPat PubSubHelp Multi Exec Discard Unwatch Hello Auth
         Ping Echo Quit Reset Select Client ClientId ClientGetName ClientSetName ClientSetInfo

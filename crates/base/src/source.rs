@@ -166,6 +166,10 @@ pub trait Source: Send {
     /// words are the source's own. Declaring a prefix again replaces its mapping.
     fn declare(&mut self, request: u64, prefix: &[u8], mapping: &[(String, String)]);
 
+    /// Asks what a mapping would need, before anything is changed: [`News::Declared`] has a sentence for each finding, which begins with
+    /// `refused:`, `done:` (by declaring it) or `warning:`.
+    fn examine(&mut self, request: u64, mapping: &[(String, String)]);
+
     /// No table is kept here under `prefix` any more.
     fn withdraw(&mut self, prefix: &[u8]);
 

@@ -281,7 +281,7 @@ ids! {
     Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp
     ReadOnly ReadWrite
     ShardHome ShardList ShardMove ShardPosition Wait
-    SourceAdd SourceDrop SourceList SourceInfo SourcePosition
+    SourceAdd SourceDrop SourceList SourceInfo SourcePosition SourceCheck
     FnLoad FnDrop FnList FnInfo FnCall FnRange
     Subscribe Unsubscribe PSubscribe PUnsubscribe Publish SSubscribe SUnsubscribe SPublish
     PubSub PubSubChannels PubSubNumSub PubSubNumPat PubSubShardChannels PubSubShardNumSub PubSubHelp

@@ -142,6 +142,91 @@ pub(crate) fn check(
     Err(refusal(format!("the table {} is being altered again and again", words.table)))
 }
 
+/// Compares a table's words with the database and changes nothing: what there is to say, a sentence each.
+///
+/// # Errors
+/// The connection is broken.
+pub(crate) fn examine(
+    connection: &mut Connection,
+    settings: &Settings,
+    way: Way,
+    words: &Words,
+) -> Result<Vec<String>, Error> {
+    let mut findings = Vec::new();
+    let mut note = |kind: &str, told: Result<Vec<String>, Error>| match told {
+        Ok(told) => {
+            findings.extend(told.into_iter().map(|finding| format!("{kind}: {finding}")));
+            Ok(())
+        }
+        Err(error) if error.is_broken() => Err(error),
+        Err(error) => {
+            findings.push(format!("refused: {}", error.message));
+            Ok(())
+        }
+    };
+    match see(connection, settings, b"", words) {
+        Err(error) => note("refused", Err(error))?,
+        Ok(Seen { found, mapping, .. }) => {
+            let identified = identity(connection, &found, &mapping, way);
+            note("refused", identified.map(|()| Vec::new()))?;
+            let done = match way {
+                Way::Log => additions(connection, settings, &found, &mapping),
+                Way::Queue => queue::needs(connection, found.relation, &found.name),
+            };
+            note("done", done)?;
+            if let Some(filter) = &mapping.filter {
+                let sql = format!("SELECT 1 FROM {} WHERE {} LIMIT 0", mapping.table, filter.sql());
+                note("refused", connection.rows(&sql).map(|_| Vec::new()))?;
+            }
+            let mut warnings = Vec::new();
+            let looked = indexed(connection, &mapping, &mut warnings);
+            note("warning", looked.map(|_| warnings))?;
+        }
+    }
+    Ok(findings)
+}
+
+/// What is to be done for the publication to have the table.
+///
+/// # Errors
+/// It leaves out what must be told, or the role may not do it.
+fn additions(
+    connection: &mut Connection,
+    settings: &Settings,
+    found: &Found,
+    mapping: &Mapping,
+) -> Result<Vec<String>, Error> {
+    let (mut done, mut may) = (
+        Vec::new(),
+        format!(
+            "SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = {}",
+            found.relation
+        ),
+    );
+    match published(connection, settings, found, mapping)? {
+        Published::Table => return Ok(done),
+        Published::Nothing => {
+            done.push(follow::publication(settings));
+            may += " AND has_database_privilege(current_database(), 'CREATE')";
+        }
+        Published::Others => {
+            let name = literal(&settings.publication);
+            may += &format!(
+                " AND (SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = {name})"
+            );
+        }
+    }
+    done.push(addition(settings, found));
+    if connection.value(&may)? == "t" {
+        return Ok(done);
+    }
+    Err(refusal(format!(
+        "this role may not have the changes of {} told; whoever may do it has to: {}",
+        found.name,
+        done.join("; ")
+    )))
+}
+
 /// How often something that is not as it should be is looked at again: a table that takes the place of another may have been
 /// seen in part.
 const LOOKS_AGAIN: usize = 2;
@@ -380,13 +465,26 @@ fn ident(name: &str) -> String {
     if first && name.chars().all(plain) { name.to_owned() } else { quoted_name(name) }
 }
 
-/// Sees to it that the publication has the table.
-fn publish(
+/// What a publication has of a table.
+enum Published {
+    /// There is no such publication.
+    Nothing,
+    /// The table is not in it.
+    Others,
+    /// The changes of the table.
+    Table,
+}
+
+/// What the publication has of the table.
+///
+/// # Errors
+/// It leaves out what must be told.
+fn published(
     connection: &mut Connection,
     settings: &Settings,
     found: &Found,
     mapping: &Mapping,
-) -> Result<(), Error> {
+) -> Result<Published, Error> {
     let publication = literal(&settings.publication);
     let sql = format!(
         "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot, \
@@ -399,15 +497,9 @@ fn publish(
          WHERE p.pubname = {publication}",
         found.relation
     );
-    let mut rows = connection.rows(&sql)?;
-    if rows.is_empty() {
-        // There is no such publication yet, or somebody has dropped it.
-        follow::publish(settings, connection)?;
-        rows = connection.rows(&sql)?;
-    }
+    let rows = connection.rows(&sql)?;
     let name = &settings.publication;
-    let row =
-        rows.first().ok_or_else(|| Error::broken(format!("the publication {name} is gone")))?;
+    let Some(row) = rows.first() else { return Ok(Published::Nothing) };
     let refuse = |why: String| Err(refusal(format!("the publication {name} {why}")));
     if text(row, 0) != "t" {
         return refuse(format!(
@@ -420,18 +512,47 @@ fn publish(
              (publish_via_partition_root = true)"
         ));
     }
-    if text(row, 2) == "t" {
-        if !text(row, 3).is_empty() {
-            return refuse(format!("leaves rows of {} out, by its condition", found.name));
-        }
-        let told: Vec<_> = text(row, 4).split('\u{1}').collect();
-        let lacks = |column: &&Column| !told.contains(&&*column.name);
-        if let Some(column) = mapping.columns.iter().find(lacks).filter(|_| told != [""]) {
-            return refuse(format!("leaves the column {} of {} out", column.name, found.name));
-        }
-        return Ok(());
+    if text(row, 2) != "t" {
+        return Ok(Published::Others);
     }
-    let sql = format!("ALTER PUBLICATION {} ADD TABLE {}", quoted_name(name), found.name);
+    if !text(row, 3).is_empty() {
+        return refuse(format!("leaves rows of {} out, by its condition", found.name));
+    }
+    let told: Vec<_> = text(row, 4).split('\u{1}').collect();
+    let lacks = |column: &&Column| !told.contains(&&*column.name);
+    if let Some(column) = mapping.columns.iter().find(lacks).filter(|_| told != [""]) {
+        return refuse(format!("leaves the column {} of {} out", column.name, found.name));
+    }
+    Ok(Published::Table)
+}
+
+/// The statement by which the publication gets the table.
+fn addition(settings: &Settings, found: &Found) -> String {
+    format!("ALTER PUBLICATION {} ADD TABLE {}", quoted_name(&settings.publication), found.name)
+}
+
+/// Sees to it that the publication has the table.
+fn publish(
+    connection: &mut Connection,
+    settings: &Settings,
+    found: &Found,
+    mapping: &Mapping,
+) -> Result<(), Error> {
+    let mut state = published(connection, settings, found, mapping)?;
+    if matches!(state, Published::Nothing) {
+        // There is no such publication yet, or somebody has dropped it.
+        follow::publish(settings, connection)?;
+        state = published(connection, settings, found, mapping)?;
+    }
+    match state {
+        Published::Table => return Ok(()),
+        Published::Others => {}
+        Published::Nothing => {
+            let name = &settings.publication;
+            return Err(Error::broken(format!("the publication {name} is gone")));
+        }
+    }
+    let sql = addition(settings, found);
     match connection.query(&sql, |_, _| {}) {
         // Another Headwater, or another of our threads, was faster.
         Err(error) if matches!(&*error.code, "42710" | "23505") => {}

@@ -172,10 +172,7 @@ pub(crate) fn publish(settings: &Settings, connection: &mut Connection) -> Resul
     if connection.value(&there)? == "1" {
         return Ok(true);
     }
-    let sql = format!(
-        "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)",
-        quoted_name(name)
-    );
+    let sql = publication(settings);
     match connection.query(&sql, |_, _| {}) {
         // Another Headwater was faster, or another of our threads.
         Err(error) if matches!(&*error.code, "42710" | "23505") => Ok(true),
@@ -185,6 +182,14 @@ pub(crate) fn publish(settings: &Settings, connection: &mut Connection) -> Resul
         }
         other => other.map(|()| false),
     }
+}
+
+/// The statement that makes the publication.
+pub(crate) fn publication(settings: &Settings) -> String {
+    format!(
+        "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)",
+        quoted_name(&settings.publication)
+    )
 }
 
 /// One connection, from its beginning to its end.

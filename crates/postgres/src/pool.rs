@@ -36,7 +36,7 @@ enum Side {
 impl Side {
     fn of(work: &Work) -> Self {
         match work {
-            Work::Load(_) | Work::Declare { .. } => Self::Load,
+            Work::Load(_) | Work::Declare { .. } | Work::Examine { .. } => Self::Load,
             Work::Position { .. } | Work::Write { .. } => Self::Write,
         }
     }
@@ -127,7 +127,9 @@ fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<
             }
             let work = match job.work {
                 Work::Load(fetch) => state.can_load(fetch),
-                Work::Declare { .. } if state.way.is_none() => Err(state.trouble()),
+                Work::Declare { .. } | Work::Examine { .. } if state.way.is_none() => {
+                    Err(state.trouble())
+                }
                 Work::Write { ref changes, .. } => state.can_write(changes),
                 _ => Ok(()),
             };
@@ -234,6 +236,9 @@ impl State {
                 };
                 self.tell(News::Declared { request, answer });
             }
+            Work::Examine { request, .. } => {
+                self.tell(News::Declared { request, answer: Err(message) });
+            }
             Work::Position { request } => {
                 self.tell(News::Position { request, answer: Err(message) })
             }
@@ -289,50 +294,7 @@ fn attempt(
     job: &Job,
 ) -> Result<(), Trouble> {
     match &job.work {
-        Work::Load(fetch) => {
-            ready(shared, connection)?;
-            let Some(Pooled { connection, line }) = connection else { return Ok(()) };
-            let (beside, queries) = {
-                let mut state = shared.lock();
-                if state.line != *line {
-                    return Err(
-                        Error::broken("another server has taken the place of this one").into()
-                    );
-                }
-                state.begin_together(*fetch, job.alone)
-            };
-            let looks = !shared.lock().alterations_told;
-            let threads = shared.settings.connections;
-            let held = Held::new(&shared.room, threads, job.deadline);
-            let most = shared.settings.load_bytes_max;
-            let found = match &queries[..] {
-                [(fetch, query)] => {
-                    let asked = (query, most, job.deadline, looks);
-                    load_pages(shared, connection, asked).and_then(|found| match found {
-                        Some(found) => Ok(vec![(*fetch, found)]),
-                        None => load_all(connection, &queries, most, held, looks),
-                    })
-                }
-                _ => load_all(connection, &queries, most, held, looks),
-            };
-            if found.is_err() {
-                // Which of them went wrong is seen when each is alone.
-                let again = beside.into_iter().map(|job| Job { alone: true, ..job });
-                shared.lock().jobs.extend(again);
-            }
-            let found = match found {
-                Err(error) if error.code == ALTERED_CODE => {
-                    signature::look(shared, connection)?;
-                    let mut state = shared.lock();
-                    state.again(*fetch, Duration::ZERO, &error.message);
-                    return Ok(());
-                }
-                found => found?,
-            };
-            for (fetch, found) in found {
-                finish_load(shared, fetch, found);
-            }
-        }
+        Work::Load(fetch) => attempt_load(shared, connection, job, *fetch)?,
         Work::Declare { request, prefix, generation } => {
             let table = shared.lock().tables.get(prefix).map(|table| table.words.clone());
             let answer = match table {
@@ -347,6 +309,13 @@ fn attempt(
                 }
                 None => Err("the table was withdrawn".to_owned()),
             };
+            shared.lock().tell(News::Declared { request: *request, answer });
+        }
+        Work::Examine { request, words } => {
+            let connection = ready(shared, connection)?;
+            let way = shared.lock().way.unwrap_or(Way::Log);
+            let findings = declare::examine(connection, &shared.settings, way, words)?;
+            let answer = Ok(findings);
             shared.lock().tell(News::Declared { request: *request, answer });
         }
         Work::Position { request } => {
@@ -382,6 +351,56 @@ fn attempt(
         }
     }
     shared.changed.notify_all();
+    Ok(())
+}
+
+/// Loads ranges that wait, the one of `fetch` among them.
+fn attempt_load(
+    shared: &Arc<Shared>,
+    connection: &mut Option<Pooled>,
+    job: &Job,
+    fetch: FetchId,
+) -> Result<(), Trouble> {
+    ready(shared, connection)?;
+    let Some(Pooled { connection, line }) = connection else { return Ok(()) };
+    let (beside, queries) = {
+        let mut state = shared.lock();
+        if state.line != *line {
+            return Err(Error::broken("another server has taken the place of this one").into());
+        }
+        state.begin_together(fetch, job.alone)
+    };
+    let looks = !shared.lock().alterations_told;
+    let threads = shared.settings.connections;
+    let held = Held::new(&shared.room, threads, job.deadline);
+    let most = shared.settings.load_bytes_max;
+    let found = match &queries[..] {
+        [(fetch, query)] => {
+            let asked = (query, most, job.deadline, looks);
+            load_pages(shared, connection, asked).and_then(|found| match found {
+                Some(found) => Ok(vec![(*fetch, found)]),
+                None => load_all(connection, &queries, most, held, looks),
+            })
+        }
+        _ => load_all(connection, &queries, most, held, looks),
+    };
+    if found.is_err() {
+        // Which of them went wrong is seen when each is alone.
+        let again = beside.into_iter().map(|job| Job { alone: true, ..job });
+        shared.lock().jobs.extend(again);
+    }
+    let found = match found {
+        Err(error) if error.code == ALTERED_CODE => {
+            signature::look(shared, connection)?;
+            let mut state = shared.lock();
+            state.again(fetch, Duration::ZERO, &error.message);
+            return Ok(());
+        }
+        found => found?,
+    };
+    for (fetch, found) in found {
+        finish_load(shared, fetch, found);
+    }
     Ok(())
 }
 

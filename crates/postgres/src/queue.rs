@@ -157,6 +157,28 @@ pub(crate) fn install(
     })
 }
 
+/// What [`install`] will do to a table.
+///
+/// # Errors
+/// The role may not do it.
+pub(crate) fn needs(
+    connection: &mut Connection,
+    relation: u32,
+    table: &str,
+) -> Result<Vec<String>, Error> {
+    let sql =
+        format!("SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = {relation}");
+    if connection.value(&sql)? == "t" {
+        return Ok(vec![format!("CREATE TRIGGER … ON {table}, which notes its changes")]);
+    }
+    Err(Error {
+        message: format!(
+            "this role may not make a trigger on {table} that is always enabled: its owner may"
+        ),
+        code: "HW000".to_owned(),
+    })
+}
+
 /// Reads what was noted, and loads ranges, until something goes wrong or the source ends.
 pub(crate) fn session(
     shared: &Arc<Shared>,

@@ -98,6 +98,16 @@ impl Source for Postgres {
         self.shared.queue(Work::Declare { request, prefix: prefix.to_vec(), generation });
     }
 
+    fn examine(&mut self, request: u64, mapping: &[(String, String)]) {
+        match mapping::words(mapping) {
+            Ok(words) => self.shared.queue(Work::Examine { request, words }),
+            Err(why) => {
+                self.shared.lock().tell(News::Declared { request, answer: Err(why) });
+                self.shared.changed.notify_all();
+            }
+        }
+    }
+
     fn withdraw(&mut self, prefix: &[u8]) {
         let mut state = self.shared.lock();
         state.tables.remove(prefix);

@@ -190,6 +190,7 @@ pub(crate) struct Job {
 pub(crate) enum Work {
     Load(FetchId),
     Declare { request: u64, prefix: Vec<u8>, generation: u64 },
+    Examine { request: u64, words: Words },
     Position { request: u64 },
     Write { request: u64, changes: Vec<Change> },
 }

@@ -134,6 +134,13 @@ pub enum Sources<'a> {
         /// Its name.
         name: &'a str,
     },
+    /// What a mapping would need at a source.
+    Check {
+        /// Its name.
+        name: &'a str,
+        /// The mapping.
+        mapping: Mapping<'a>,
+    },
     /// Where a source stands now.
     Position {
         /// Its name.

@@ -17,6 +17,7 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::SourceDrop => Command::Sources(Sources::Drop { name: source_name(one)? }),
         Id::SourceInfo => Command::Sources(Sources::Info { name: source_name(one)? }),
         Id::SourcePosition => Command::Sources(Sources::Position { name: source_name(one)? }),
+        Id::SourceCheck => Command::Sources(source_check(args)?),
         Id::SourceList => Command::Sources(Sources::List),
         _ => Command::Data(Data::Tables(Tables::List)),
     })
@@ -48,25 +49,8 @@ fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
             boundary = Some(given.ok_or(missing)?);
         } else if is(option, "source") {
             source = Some(source_name(given.ok_or(Refusal::Text("SOURCE needs a name"))?)?);
-        } else if is(option, "table") {
-            let given = given.ok_or(Refusal::Text("TABLE needs a name"))?;
-            mapping.table = Some(text(given, "the name of a table must be UTF-8 text")?);
-        } else if is(option, "key") {
-            let columns = list(rest.from(1)).ok_or(Refusal::Text(
-                "KEY needs a column, or several in parentheses: KEY (poster, time)",
-            ))?;
-            taken = 1 + columns.len();
-            mapping.key = Some(columns);
-        } else if is(option, "value") {
-            let words = value(rest.from(1)).ok_or(Refusal::Text(
-                "VALUE needs a column, JSON with columns in parentheses, or EMPTY",
-            ))?;
-            taken = 1 + words.len();
-            mapping.value = Some(words);
-        } else if is(option, "where") {
-            let given =
-                given.ok_or(Refusal::Text("WHERE needs a condition: WHERE \"status = 'paid'\""))?;
-            mapping.filter = Some(text(given, "a condition must be UTF-8 text")?);
+        } else if let Some(words) = mapping_option(option, rest, &mut mapping)? {
+            taken = words;
         } else if is(option, "write") {
             mapping.write_through = match given {
                 Some(word) if is(word, "through") => true,
@@ -92,6 +76,57 @@ fn table_set(args: Args<'_>) -> Result<Tables<'_>, Refusal<'_>> {
     }
     let source = source.map(|name| (name, mapping));
     Ok(Tables::Set { name: args.at(1), boundary, source, evict, keep })
+}
+
+/// SOURCE.CHECK: a mapping as TABLE.SET takes it.
+fn source_check(args: Args<'_>) -> Result<Sources<'_>, Refusal<'_>> {
+    let name = source_name(args.at(1))?;
+    let mut mapping = Mapping::default();
+    let mut rest = args.from(2);
+    while let Some(option) = rest.get(0) {
+        let Some(taken) = mapping_option(option, rest, &mut mapping)? else {
+            return Err(Refusal::Quoting {
+                before: "syntax error: unknown option '",
+                bytes: option,
+                after: "'; allowed are TABLE name, KEY (columns), VALUE column and WHERE condition",
+            });
+        };
+        rest = rest.from(taken);
+    }
+    Ok(Sources::Check { name, mapping })
+}
+
+/// Takes an option that says how a table is mapped, with which `rest` begins; of how many words it is, if it is one.
+fn mapping_option<'a>(
+    option: &[u8],
+    rest: Args<'a>,
+    mapping: &mut Mapping<'a>,
+) -> Result<Option<usize>, Refusal<'a>> {
+    let given = rest.get(1);
+    Ok(Some(if is(option, "table") {
+        let given = given.ok_or(Refusal::Text("TABLE needs a name"))?;
+        mapping.table = Some(text(given, "the name of a table must be UTF-8 text")?);
+        2
+    } else if is(option, "key") {
+        let columns = list(rest.from(1)).ok_or(Refusal::Text(
+            "KEY needs a column, or several in parentheses: KEY (poster, time)",
+        ))?;
+        mapping.key = Some(columns);
+        1 + columns.len()
+    } else if is(option, "value") {
+        let words = value(rest.from(1)).ok_or(Refusal::Text(
+            "VALUE needs a column, JSON with columns in parentheses, or EMPTY",
+        ))?;
+        mapping.value = Some(words);
+        1 + words.len()
+    } else if is(option, "where") {
+        let given =
+            given.ok_or(Refusal::Text("WHERE needs a condition: WHERE \"status = 'paid'\""))?;
+        mapping.filter = Some(text(given, "a condition must be UTF-8 text")?);
+        2
+    } else {
+        return Ok(None);
+    }))
 }
 
 /// The words of a list: one alone, or those from one that opens a parenthesis to one that closes it.

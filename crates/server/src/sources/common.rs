@@ -210,6 +210,15 @@ impl Common {
         self.with(name, |source| source.declare(request, prefix, mapping))
     }
 
+    pub(super) fn examine(
+        &self,
+        name: &str,
+        by: (Shard, u64),
+        mapping: &[(String, String)],
+    ) -> Result<(), String> {
+        self.with(name, |source| source.examine(of_all(by.0, by.1), mapping))
+    }
+
     pub(super) fn load(
         &self,
         name: &str,

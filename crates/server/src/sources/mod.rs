@@ -288,6 +288,20 @@ impl Hub {
         }
     }
 
+    /// Asks a source what a mapping would need, for a session.
+    ///
+    /// # Errors
+    /// There is no such source.
+    pub(crate) fn examine(
+        &mut self,
+        source: &str,
+        session: ConnectionId,
+        until: u64,
+        mapping: &[(String, String)],
+    ) -> Result<(), String> {
+        self.ask(source, session, until, |common, request| common.examine(source, request, mapping))
+    }
+
     /// Asks where a source stands, for a session.
     ///
     /// # Errors

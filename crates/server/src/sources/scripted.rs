@@ -135,6 +135,10 @@ impl Source for Scripted {
         let _ = self.0.send(Ask::Declare(request, mapping.to_vec()));
     }
 
+    fn examine(&mut self, request: u64, mapping: &[(String, String)]) {
+        let _ = self.0.send(Ask::Declare(request, mapping.to_vec()));
+    }
+
     fn withdraw(&mut self, _prefix: &[u8]) {}
 
     fn load(&mut self, fetch: FetchId, range: &KeyRange, _portion: Portion) {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, PartialEq, Debug)]
 enum Request {
     Declare(u64, Vec<(String, String)>),
+    Examine(u64, Vec<(String, String)>),
     Load(FetchId, KeyRange),
     Unfollow(KeyRange),
     Position(u64),
@@ -29,6 +30,9 @@ impl Source for Speaker {
     fn declare(&mut self, request: u64, prefix: &[u8], mapping: &[(String, String)]) {
         assert_eq!(prefix, b"p|");
         self.0.lock().unwrap().push(Request::Declare(request, mapping.to_vec()));
+    }
+    fn examine(&mut self, request: u64, mapping: &[(String, String)]) {
+        self.0.lock().unwrap().push(Request::Examine(request, mapping.to_vec()));
     }
     fn withdraw(&mut self, _prefix: &[u8]) {}
     fn load(&mut self, fetch: FetchId, range: &KeyRange, _: Portion) {
@@ -146,6 +150,24 @@ fn a_table_is_declared_at_its_source_before_it_is_there() {
     assert_eq!(scene.serve(0, "").0, "*2 $8 warnings *1 $4 slow ");
     let (info, _) = scene.serve(0, "SOURCE.DROP db\r\n");
     assert_eq!(info, "-ERR source 'db' keeps tables: p ");
+}
+
+#[test]
+fn a_source_says_what_a_mapping_would_need_and_no_table_is_there() {
+    let mut scene = Scene::new();
+    let check = "SOURCE.CHECK db TABLE posts KEY (who, at) VALUE text\r\n";
+    assert_eq!(scene.serve(0, check), ("".into(), Stopped::Parked));
+    let Some(Request::Examine(request, mapping)) = scene.ask() else { panic!("not asked") };
+    let word = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(mapping, [word("table", "posts"), word("key", "who, at"), word("value", "text")]);
+    let answer = Ok(vec![String::from("refused: a"), String::from("warning: b")]);
+    scene.tell(News::Declared { request, answer }, &[0]);
+    assert_eq!(scene.serve(0, "").0, "*2 $10 refused: a $10 warning: b ");
+    assert_eq!(scene.serve(0, "TABLE.LIST\r\n").0, "*0 ");
+    assert_eq!(scene.serve(0, "SOURCE.DROP db\r\n").0, "+OK ");
+    assert_eq!(scene.serve(0, check).0, "-ERR no source is named 'db' ");
+    let unknown = scene.serve(0, "SOURCE.CHECK db KEY id VALUE text BOUNDARY 1\r\n").0;
+    assert!(unknown.starts_with("-ERR syntax error: unknown option 'BOUNDARY'"), "{unknown}");
 }
 
 #[test]

@@ -1,0 +1,57 @@
+"""SOURCE.CHECK: what a mapping would need, told before anything is changed.
+
+    HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
+"""
+
+import signal
+
+import pytest
+from test_exact import postgres, serve  # noqa: F401
+from test_live import pytestmark  # noqa: F401
+
+MAPPING = ("KEY", "(who,", "id)", "VALUE", "body")
+
+
+@pytest.mark.parametrize("follow", ("log", "triggers"))
+def test_what_is_told_mends_it(postgres, follow):  # noqa: F811
+    database = postgres.connect()
+    database.execute("CREATE TABLE notes (who text, id int, body text)")
+    headwater = serve(postgres, options=f"&follow={follow}", tables="")
+    try:
+        cache = headwater.connect()
+
+        def check(*words):
+            return cache.execute_command("SOURCE.CHECK", "db", *words)
+
+        def published():
+            return database.execute("SELECT tablename FROM pg_publication_tables").fetchall()
+
+        assert check("TABLE", "nothing", *MAPPING) == ["refused: there is no table nothing"]
+        assert "has no column hue" in check("TABLE", "notes", "KEY", "id", "VALUE", "hue")[0]
+        found = check("TABLE", "notes", *MAPPING)
+        mended = [line for line in found if line.startswith("refused: several rows of public.notes")]
+        assert mended, found
+        # It tells the statement that makes it right.
+        database.execute(mended[0].split(": ", 2)[2].replace(" CONCURRENTLY", ""))
+        found = check("TABLE", "notes", *MAPPING)
+        if follow == "log":
+            assert any("REPLICA IDENTITY" in line for line in found), found
+            database.execute("ALTER TABLE notes REPLICA IDENTITY FULL")
+            found = check("TABLE", "notes", *MAPPING)
+            added = [line for line in found if line.startswith("done: ALTER PUBLICATION")]
+            assert len(added) == 1 and "ADD TABLE public.notes" in added[0], found
+            assert published() == []
+        else:
+            assert any(line.startswith("done: CREATE TRIGGER") for line in found), found
+        assert not any(line.startswith("refused") for line in found), found
+        assert "price" in check("TABLE", "notes", *MAPPING, "WHERE", "price > 3")[0]
+        assert database.execute("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'notes'::regclass").fetchone() == (0,)
+        assert cache.execute_command("TABLE.LIST") == []
+        # What was found is what declaring it does.
+        cache.execute_command("TABLE.SET", "n", "SOURCE", "db", "TABLE", "notes", *MAPPING)
+        assert not any(line.startswith("refused") for line in check("TABLE", "notes", *MAPPING))
+        if follow == "log":
+            assert published() == [("notes",)]
+            assert not any(line.startswith("done") for line in check("TABLE", "notes", *MAPPING))
+    finally:
+        headwater.end(signal.SIGKILL)
