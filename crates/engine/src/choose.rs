@@ -25,6 +25,7 @@
 //! A change of a range subtracts from a word that is looked at for each anyway. An account is looked at after as many changes as there
 //! are rows in it, by a quarter at a time.
 
+use crate::account::{Account, PATIENCE, changes_in, rate_of};
 use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::status::{Fixed, Status, StatusId};
@@ -37,21 +38,13 @@ use headwater_base::KeyRange;
 use headwater_pattern::{Mode, Operator};
 use headwater_store::{GroupId, TableId};
 
-/// A range is let go after changes have taken as much as so many of its reads would have if they were computed.
-const PATIENCE: u64 = 4;
-/// The same while nobody has read it again since its first read, of computations of the whole range.
-const TRIAL_PATIENCE: u64 = 2;
 /// A range is kept again when so many of its reads would have been saved.
 const KEPT_AGAIN_AFTER: u64 = 2;
 /// Accounts are looked at after so many changes, at least.
 const CHANGES_MIN: u64 = 16;
-/// Accounts are looked at after this part of the balance.
-const LOOK_SHARE: u64 = 4;
 /// Most records of a join, of 32 bytes each (H3).
 const RECORDS_MAX: usize = 1 << 16;
 const RECORDS_MIN: usize = 1 << 8;
-/// A rate is a number of changes of a range, of so many changes of the join's tables.
-const RATE_SHIFT: u32 = 20;
 /// With each computed read a rate becomes less by this part: so one that has become wrong is measured anew some day.
 const RATE_FADES_SHIFT: u32 = 7;
 /// After so many changes of ranges those before count half for the rate of an average range.
@@ -62,28 +55,6 @@ const PRIOR_MOST: i32 = 16;
 pub(crate) const LET_GO_ROWS: usize = 256;
 /// A range with more outputs than this is not removed at once when it is let go: its outputs stay until it is computed again.
 const OUTPUTS_MAX: u32 = 4096;
-
-/// What keeping a range of an `auto` join has saved and cost, in rows.
-#[derive(Debug)]
-pub(crate) struct Account {
-    /// What is left, as of the last look.
-    balance: u64,
-    /// What may be spent before the next look.
-    granted: u32,
-    /// What reads have saved since the last look, besides those that the group's note has counted.
-    saved: u64,
-    /// How many reads that were.
-    reads: u64,
-    /// What a read usually saves; 0 before the first one.
-    usual: u64,
-    saved_in_all: u64,
-    spent_in_all: u64,
-    /// Changes of the join's tables when it began to be kept, and at the last look.
-    since: u64,
-    looked: u64,
-    /// The range is kept since its first read, and reads have not yet saved what computing it took.
-    is_trial: bool,
-}
 
 /// What is known of a range that is not kept, or was not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -266,64 +237,6 @@ impl Choices {
     }
 }
 
-fn rate_of(changes: u64, ticks: u64) -> u32 {
-    u32::try_from((changes << RATE_SHIFT) / ticks.max(1)).unwrap_or(u32::MAX)
-}
-
-fn changes_in(rate: u32, ticks: u64) -> u64 {
-    u64::from(rate).saturating_mul(ticks) >> RATE_SHIFT
-}
-
-impl Account {
-    /// What may be spent before it is looked at.
-    pub(crate) fn granted(&self) -> u32 {
-        self.granted
-    }
-
-    /// A read has saved so many rows.
-    fn save(&mut self, rows: u64) {
-        self.saved += rows;
-        self.reads += 1;
-    }
-
-    /// Enters what was granted as spent, and what reads have saved since the last look, so many more with these rows among them. A computation of
-    /// all takes `whole` rows. Whether it has turned out just now that keeping it from its first read on was right.
-    fn look(&mut self, (reads, rows): (u64, u64), whole: u64, eagerly: bool, tick: u64) -> bool {
-        let (spent, saved) = (u64::from(self.granted), rows + core::mem::take(&mut self.saved));
-        let reads = reads + core::mem::take(&mut self.reads);
-        self.saved_in_all += saved;
-        self.spent_in_all += spent;
-        self.looked = tick;
-        if let Some(mean) = saved.checked_div(reads) {
-            let mean = mean.max(1);
-            self.usual = if self.usual == 0 { mean } else { (3 * self.usual + mean) / 4 };
-        }
-        let has_paid = self.is_trial && self.saved_in_all >= whole;
-        self.is_trial &= !has_paid;
-        let most = match (eagerly, self.is_trial, self.usual) {
-            (true, ..) => 1,
-            (_, true, _) => TRIAL_PATIENCE * whole,
-            (_, _, 0) => PATIENCE * whole,
-            // To let it go, and to keep it again, costs about as much as to compute it.
-            (_, _, usual) => (PATIENCE * usual).max(whole),
-        };
-        self.balance = (self.balance.min(most) + saved).saturating_sub(spent).min(most);
-        has_paid
-    }
-
-    /// Grants a part of the balance, or so much at least.
-    fn grant(&mut self, least: u64) -> u32 {
-        let grant = (self.balance / LOOK_SHARE).max(least).max(1);
-        self.granted = u32::try_from(grant).unwrap_or(u32::MAX);
-        self.granted
-    }
-
-    /// How often the range changes.
-    fn rate(&self) -> u32 {
-        rate_of(self.spent_in_all, self.looked - self.since)
-    }
-}
-
 impl Status {
     /// How many outputs it has, about.
     fn outputs(&self) -> u32 {
@@ -400,18 +313,8 @@ impl Engine {
         let choices = self.views.catalog.join(join).choices.as_ref()?;
         let tick = self.views.tick_of(join);
         let granted = if self.views.catalog.chooses_eagerly { 1 } else { CHANGES_MIN as u32 };
-        Some(Box::new(Account {
-            balance: u64::MAX,
-            granted,
-            saved: 0,
-            reads: 0,
-            usual: 0,
-            saved_in_all: 0,
-            spent_in_all: 0,
-            since: tick,
-            looked: tick,
-            is_trial: choices.record(self.choice_hash(join, range)).is_none(),
-        }))
+        let is_trial = choices.record(self.choice_hash(join, range)).is_none();
+        Some(Box::new(Account::open(granted, is_trial, tick)))
     }
 
     /// Notes what a read of a range of a table has saved where `auto` joins keep it: so many outputs were shown, and so many rows had

@@ -12,6 +12,7 @@
 extern crate alloc;
 
 mod accept;
+mod account;
 mod base;
 mod base_data;
 mod catalog;
@@ -56,6 +57,7 @@ mod noted;
 mod notifications;
 mod output_keys;
 mod outputs;
+mod part;
 mod range_map;
 mod read;
 mod reads;

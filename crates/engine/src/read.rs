@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::group_note::Noted;
 use crate::handles::Handle;
+use crate::part::Part;
 use crate::relate::is_point;
 use crate::report::{EngineError, RangeOptions, Stop};
 use crate::status::StatusId;
@@ -20,7 +21,7 @@ use headwater_base::key::{SEPARATOR, end_at_most};
 use headwater_base::{KeyParts, KeyRange, Limits};
 use headwater_pattern::Mode;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::{GroupId, Scan, TableId};
+use headwater_store::{GroupId, TableId};
 
 /// A visible pair, of which a merged read holds a reference.
 struct Row {
@@ -28,17 +29,6 @@ struct Row {
     /// Greater for joins installed later; 0 for the public table.
     installed: u64,
     value: ValueRef,
-}
-
-/// A part of one table to be scanned.
-struct Part<'a> {
-    table: TableId,
-    /// The group that holds all of it, if one does.
-    group: Option<GroupId>,
-    first: &'a [u8],
-    last: &'a [u8],
-    reverse: bool,
-    limit: u64,
 }
 
 impl Engine {
@@ -418,101 +408,6 @@ impl Engine {
             }
         }
         Ok(found)
-    }
-
-    /// Scans a current part of one table; how many pairs there were, and whether to go on.
-    fn scan_part(
-        &mut self,
-        part: &Part<'_>,
-        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
-    ) -> Result<(u64, ControlFlow<()>), Stop> {
-        let &Part { table, group, first, last, reverse, limit } = part;
-        let (mut found, mut flow) = (0, ControlFlow::Continue(()));
-        if limit == 0 {
-            return Ok((found, flow));
-        }
-        if let Some(role) = self.views.catalog.role(table)
-            && role.merged > 0
-        {
-            let range = KeyRange::new(first, last);
-            if self.collects(table) {
-                return self.give_collected(table, &range, (reverse, limit), each);
-            }
-            let mut rows = Vec::new();
-            let writers = self.views.catalog.writers_within(table, &range);
-            self.merged_rows(table, &writers, &range, &mut |key, value| {
-                rows.push((Box::<[u8]>::from(key), value));
-            })
-            .map_err(|Missing| self.stop())?;
-            if part.group.is_none() && self.base.has_replicas(table) {
-                rows.retain(|(key, _)| self.owns(key));
-            }
-            if reverse {
-                rows.reverse();
-            }
-            rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-            for (key, value) in &rows {
-                found += 1;
-                flow = each(KeyParts::whole(key), self.store.pool.view(*value));
-                if flow.is_break() {
-                    break;
-                }
-            }
-            self.release_row_holds();
-            return Ok((found, flow));
-        }
-        let sifted = group.is_none() && self.base.has_replicas(table);
-        let others = self.base.placed.as_deref().filter(|_| sifted);
-        let mut lost = Vec::new();
-        let mut room = core::mem::take(&mut self.scratch.key_room);
-        let pool = &self.store.pool;
-        let (spilled, spilling) = (&self.base.spilled, &mut self.base.spilling);
-        let mut visit = |key: KeyParts<'_>, value: ValueRef| {
-            if others.is_some_and(|placed| !placed.owns(&key.to_vec())) {
-                return ControlFlow::Continue(());
-            }
-            if value.is_handle() {
-                let Some(number) = Handle::spilled(value) else {
-                    return ControlFlow::Continue(());
-                };
-                if !spilling.fetch_value(&spilled.get(number)) {
-                    lost.push(key.to_vec());
-                    return ControlFlow::Continue(());
-                }
-                flow = each(key, Value::of(spilling.fetched()));
-            } else {
-                flow = each(key, pool.view(value));
-            }
-            found += 1;
-            if found < limit { flow } else { ControlFlow::Break(()) }
-        };
-        let keys = self.store.table(table);
-        let scan = Scan { pool, first, last, reverse };
-        let _ = keys.scan_parts(group, &scan, &mut room, &mut visit);
-        self.scratch.key_room = room;
-        lost.iter().for_each(|key| self.lose_key(table, key));
-        Ok((found, flow))
-    }
-
-    /// As [`Engine::scan_part`], of a table of which what is read is collected.
-    fn give_collected(
-        &mut self,
-        table: TableId,
-        range: &KeyRange,
-        (reverse, limit): (bool, u64),
-        each: &mut impl FnMut(KeyParts<'_>, Value<'_>) -> ControlFlow<()>,
-    ) -> Result<(u64, ControlFlow<()>), Stop> {
-        self.collect(table, range, if reverse { u64::MAX } else { limit }, true)?;
-        let (mut found, mut flow) = (0, ControlFlow::Continue(()));
-        let mut rows = self.reads.collected();
-        while found < limit
-            && flow.is_continue()
-            && let Some((key, value)) = if reverse { rows.next_back() } else { rows.next() }
-        {
-            found += 1;
-            flow = each(KeyParts::whole(key), self.store.pool.view(*value));
-        }
-        Ok((found, flow))
     }
 
     /// Calls `each` with the visible keys of a table in `span`: the public table's, and what

@@ -15,7 +15,7 @@
 //! A range is a record of about 150 bytes and 8 bytes for each target. Finding the one that
 //! serves a read is a look at the note of the output's group, or O(log n) without a group.
 
-use crate::choose::Account;
+use crate::account::Account;
 use crate::log::Log;
 use crate::refold::Refolding;
 use crate::updaters::{ContextId, SortedSet, UpdaterId};

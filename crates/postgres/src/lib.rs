@@ -26,6 +26,7 @@ pub mod text;
 pub mod url;
 pub mod wire;
 
+mod catalog;
 mod declare;
 mod follow;
 mod json;
@@ -33,6 +34,7 @@ mod loads;
 mod login;
 mod password;
 mod pool;
+mod publication;
 mod query;
 mod queue;
 mod room;

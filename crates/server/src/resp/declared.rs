@@ -89,6 +89,29 @@ impl ShardService {
         Ok(())
     }
 
+    /// What a mapping would need at a source; nothing is changed.
+    pub(super) fn source_check(
+        &mut self,
+        name: &str,
+        mapping: &Mapping<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Result<Flow, String> {
+        let id = work.connection.id;
+        let Some(Answer::Declared(answer)) = self.stores.hub.take_answer(id) else {
+            let words = mapping_words(mapping)?;
+            self.stores.hub.examine(name, id, self.patience(), &words)?;
+            return Ok(self.await_answer(args, work));
+        };
+        let findings = answer.map_err(|text| format!("source '{name}': {text}"))?;
+        let mut reply = encoder(work);
+        reply.array(findings.len());
+        for finding in &findings {
+            reply.bulk(finding.as_bytes());
+        }
+        Ok(Flow::Next)
+    }
+
     /// The source of a table.
     pub(super) fn source_of(&self, name: &[u8]) -> Option<String> {
         let reports = self.node.engine().sources().into_iter();

@@ -3,7 +3,6 @@
 //! A session that asks a source something is parked as one that waits for data; its request is
 //! run again when the answer is there.
 
-use super::declared::mapping_words;
 use super::entrance::terms;
 use super::session::{Session, Waiting};
 use super::{Flow, ShardService, Turn, encoder};
@@ -17,8 +16,8 @@ use crate::sources::{Answer, Asked, Hub, Tag, Told};
 use headwater_base::source::{Change, FetchId, Health, Loaded, News, Portion, Position, Written};
 use headwater_base::{KeyRange, Shard};
 use headwater_command::{
-    Args, Data, Keys, Mapping, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec,
-    Strings, Tables,
+    Args, Data, Keys, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec, Strings,
+    Tables,
 };
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
 use headwater_node::table_options;
@@ -499,29 +498,6 @@ impl ShardService {
             reply.bulk(text.as_bytes());
         }
         Ok(())
-    }
-
-    /// What a mapping would need at a source; nothing is changed.
-    fn source_check(
-        &mut self,
-        name: &str,
-        mapping: &Mapping<'_>,
-        args: Args<'_>,
-        work: &mut Turn<'_>,
-    ) -> Result<Flow, String> {
-        let id = work.connection.id;
-        let Some(Answer::Declared(answer)) = self.stores.hub.take_answer(id) else {
-            let words = mapping_words(mapping)?;
-            self.stores.hub.examine(name, id, self.patience(), &words)?;
-            return Ok(self.await_answer(args, work));
-        };
-        let findings = answer.map_err(|text| format!("source '{name}': {text}"))?;
-        let mut reply = encoder(work);
-        reply.array(findings.len());
-        for finding in &findings {
-            reply.bulk(finding.as_bytes());
-        }
-        Ok(Flow::Next)
     }
 
     fn source_position(
