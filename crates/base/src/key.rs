@@ -62,6 +62,15 @@ impl<'k> KeyParts<'k> {
     pub fn to_vec(self) -> Vec<u8> {
         [self.stem, self.rest].concat()
     }
+
+    /// The key, put together in room that is there.
+    #[inline]
+    pub fn put_into(self, room: &mut Vec<u8>) -> &[u8] {
+        room.clear();
+        room.extend_from_slice(self.stem);
+        room.extend_from_slice(self.rest);
+        room
+    }
 }
 
 /// A half-open range of keys, `[first, last)`; an empty `last` means "to the end".

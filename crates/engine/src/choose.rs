@@ -4,13 +4,15 @@
 //! computation with each read. Both are counted in rows, so that the choice depends on what is done, and on no clock.
 //!
 //! A range that is kept has an [`Account`]. What computing it for a read would have taken is added, what a change took is
-//! subtracted, and there is never more in it than [`PATIENCE`] computations of what is usually read, or one of all of it. When nothing is left it is *let go*: its outputs
-//! and targets go, and nobody maintains it. So a range that is read no more costs about as much as it cost to compute it.
+//! subtracted, and there is never more in it than [`PATIENCE`] computations of what is usually read, or one of all of it. When
+//! nothing is left it is *let go*: its outputs and targets go, and nobody maintains it. So a range that is read no more costs about
+//! as much as it cost to compute it.
 //!
 //! From then on its reads are computed ([`crate::computed`]), and a [`Record`] has the balance: what each computation took is added,
 //! and what the changes since the read before would have taken is subtracted. These are not known, as nobody counts them, but how many
-//! came while it was kept, of so many changes of the join's tables, is. When the balance has reached [`KEPT_AGAIN_AFTER`] computations, and one of all that the range held,
-//! the range is kept again. So a choice changes only where the other one would have saved more than changing it costs.
+//! came while it was kept, of so many changes of the join's tables, is. When the balance has reached [`KEPT_AGAIN_AFTER`] computations, and one
+//! of all that the range held, the range is kept again. So a choice changes only where the other one would have saved more than changing
+//! it costs.
 //!
 //! A range that was never read before is kept, or computed first, as turned out well for those that came before it ([`Prior`]).
 //!
@@ -199,11 +201,12 @@ impl Choices {
             let spent = changes_in(record.rate, tick - record.read_at);
             let reads = KEPT_AGAIN_AFTER * rows;
             let worth = if eagerly { 1 } else { reads.max(u64::from(record.whole)) };
-            let balance = (u64::from(record.balance) + rows).saturating_sub(spent).min(worth);
-            record.balance = u32::try_from(balance).unwrap_or(u32::MAX);
+            let worth = u32::try_from(worth).unwrap_or(u32::MAX);
+            let balance = (u64::from(record.balance) + rows).saturating_sub(spent);
+            record.balance = u32::try_from(balance).map_or(worth, |balance| balance.min(worth));
             record.rate -= record.rate >> RATE_FADES_SHIFT;
             let is_trial = record.state == RecordState::Trial;
-            let keeps = u64::from(record.balance) >= worth.min(u64::from(u32::MAX));
+            let keeps = record.balance == worth;
             if is_trial && (keeps || spent > rows) {
                 lead = if keeps { 1 } else { -1 };
                 record.state = RecordState::Computed;

@@ -66,12 +66,12 @@ impl Engine {
         }
         let sifted = group.is_none() && self.base.has_replicas(table);
         let others = self.base.placed.as_deref().filter(|_| sifted);
-        let mut lost = Vec::new();
+        let (mut lost, mut whole) = (Vec::new(), Vec::new());
         let mut room = core::mem::take(&mut self.scratch.key_room);
         let pool = &self.store.pool;
         let (spilled, spilling) = (&self.base.spilled, &mut self.base.spilling);
         let mut visit = |key: KeyParts<'_>, value: ValueRef| {
-            if others.is_some_and(|placed| !placed.owns(&key.to_vec())) {
+            if others.is_some_and(|placed| !placed.owns(key.put_into(&mut whole))) {
                 return ControlFlow::Continue(());
             }
             if value.is_handle() {

@@ -262,10 +262,7 @@ impl Engine {
     ) -> Result<u64, Stop> {
         let mut whole = Vec::new();
         self.range_parts_until(first, last, options, &mut |key, value| {
-            whole.clear();
-            whole.extend_from_slice(key.stem);
-            whole.extend_from_slice(key.rest);
-            each(&whole, value)
+            each(key.put_into(&mut whole), value)
         })
     }
 

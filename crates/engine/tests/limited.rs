@@ -54,28 +54,41 @@ fn materialized(engine: &Engine) -> u64 {
     tables.iter().find(|table| table.name == b"t").expect("a table").keys
 }
 
+/// Reads so many pages of Ann's, one after the other, from a table whose keys are otherwise those of `all`. Each computes little more
+/// than it shows: at most so many keys of timelines are stored after the first, and after the others.
+fn read_pages(
+    engine: &mut Engine,
+    table: &str,
+    (all, reverse): (&[String], bool),
+    pages: usize,
+    (after_first, after_others): (u64, u64),
+) {
+    let (mut first, mut last) = (format!("{table}|ann|"), format!("{table}|ann}}"));
+    for (number, expected) in (1..=pages).zip(all.chunks(20)) {
+        let rows = rows_read(engine);
+        let keys = page(engine, &first, &last, 20, reverse);
+        let shown = keys.iter().map(|key| key.replacen(table, "t", 1));
+        assert_eq!(shown.collect::<Vec<_>>(), expected, "page {number}");
+        // A range that is read page by page grows by about what it holds.
+        let most = if number == 1 { after_first } else { after_others };
+        assert!(materialized(engine) <= most, "page {number}: {}", materialized(engine));
+        let rows = rows_read(engine) - rows;
+        assert!(rows < 8000, "page {number} took {rows} rows");
+        if reverse {
+            last.clone_from(&keys[19]);
+        } else {
+            first = format!("{}\0", keys[19]);
+        }
+    }
+}
+
 #[test]
 fn a_page_computes_a_page() {
     for reverse in [true, false] {
         let mut engine =
             timeline("t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>");
-        let mut all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
-        let (mut first, mut last) = (String::from("t|ann|"), String::from("t|ann}"));
-        for number in 1..=5 {
-            let rows = rows_read(&engine);
-            let keys = page(&mut engine, &first, &last, 20, reverse);
-            assert_eq!(keys, all.drain(..20).collect::<Vec<_>>(), "page {number}");
-            // A range that is read page by page grows by about what it holds.
-            let most = if number == 1 { 200 } else { 1000 };
-            assert!(materialized(&engine) <= most, "page {number}: {}", materialized(&engine));
-            let rows = rows_read(&engine) - rows;
-            assert!(rows < 8000, "page {number} took {rows} rows");
-            if reverse {
-                last.clone_from(&keys[19]);
-            } else {
-                first = format!("{}\0", keys[19]);
-            }
-        }
+        let all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
+        read_pages(&mut engine, "t", (&all, reverse), 5, (200, 1000));
         // The first page again, and with a new post.
         set(&mut engine, if reverse { "p|u007|9999999" } else { "p|u007|-1" }, "new");
         let rows = rows_read(&engine);
@@ -103,22 +116,7 @@ fn a_page_of_what_comes_of_other_joins_computes_a_page() {
             engine.join_add(name, text, false).expect("a join");
         }
         let all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
-        let (mut first, mut last) = (String::from("w|ann|"), String::from("w|ann}"));
-        for number in 1..=3 {
-            let rows = rows_read(&engine);
-            let keys = page(&mut engine, &first, &last, 20, reverse);
-            let shown = keys.iter().map(|key| key.replacen('w', "t", 1));
-            assert_eq!(shown.collect::<Vec<_>>(), all[20 * (number - 1)..20 * number]);
-            let most = if number == 1 { 400 } else { 2000 };
-            assert!(materialized(&engine) <= most, "page {number}: {}", materialized(&engine));
-            let rows = rows_read(&engine) - rows;
-            assert!(rows < 8000, "page {number} took {rows} rows");
-            if reverse {
-                last.clone_from(&keys[19]);
-            } else {
-                first = format!("{}\0", keys[19]);
-            }
-        }
+        read_pages(&mut engine, "w", (&all, reverse), 3, (400, 2000));
         set(&mut engine, if reverse { "p|u007|9999999" } else { "p|u007|-1" }, "new");
         let keys = page(&mut engine, "w|ann|", "w|ann}", 20, reverse);
         assert!(keys[0].ends_with("|u007"), "{keys:?}");

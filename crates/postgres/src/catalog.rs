@@ -23,6 +23,11 @@ pub(crate) fn text(row: &Row, at: usize) -> &str {
     row.get(at).and_then(Option::as_deref).unwrap_or_default()
 }
 
+/// Whether the connection's role may do what a table's owner may.
+pub(crate) fn owned(relation: u32) -> String {
+    format!("SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = {relation}")
+}
+
 /// The table cannot be kept here.
 pub(crate) fn refusal(message: String) -> Error {
     Error { message, code: "HW000".to_owned() }

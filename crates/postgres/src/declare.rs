@@ -100,12 +100,7 @@ pub(crate) fn check(
             Way::Queue => 0,
         };
         let mut warnings = Vec::new();
-        if let Some(filter) = &seen.mapping.filter {
-            // The database says whether it can read the values.
-            let sql =
-                format!("SELECT 1 FROM {} WHERE {} LIMIT 0", seen.mapping.table, filter.sql());
-            connection.rows(&sql)?;
-        }
+        judged(connection, &seen.mapping)?;
         let in_order = indexed(connection, &seen.mapping, &mut warnings)?;
         let signature = connection.value(&format!("SELECT {sql}"))?;
         if signature == before {
@@ -121,6 +116,13 @@ pub(crate) fn check(
         }
     }
     Err(refusal(format!("the table {} is being altered again and again", words.table)))
+}
+
+/// Has the database say whether it can read the values of a filter.
+fn judged(connection: &mut Connection, mapping: &Mapping) -> Result<(), Error> {
+    let Some(filter) = &mapping.filter else { return Ok(()) };
+    let sql = format!("SELECT 1 FROM {} WHERE {} LIMIT 0", mapping.table, filter.sql());
+    connection.rows(&sql).map(drop)
 }
 
 /// Compares a table's words with the database and changes nothing: what there is to say, a sentence each.
@@ -155,10 +157,7 @@ pub(crate) fn examine(
                 Way::Queue => queue::needs(connection, found.relation, &found.name),
             };
             note("done", done)?;
-            if let Some(filter) = &mapping.filter {
-                let sql = format!("SELECT 1 FROM {} WHERE {} LIMIT 0", mapping.table, filter.sql());
-                note("refused", connection.rows(&sql).map(|_| Vec::new()))?;
-            }
+            note("refused", judged(connection, &mapping).map(|()| Vec::new()))?;
             let mut warnings = Vec::new();
             let looked = indexed(connection, &mapping, &mut warnings);
             note("warning", looked.map(|_| warnings))?;

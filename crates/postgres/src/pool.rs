@@ -1,6 +1,7 @@
 //! The threads that ask the database: loads and declarations, positions and writes, each on a connection that
 //! it has to itself. What blocks those that write keeps nobody from loading.
 
+use crate::catalog::refusal;
 use crate::declare;
 use crate::loads::Found;
 use crate::mapping::literal;
@@ -335,8 +336,7 @@ fn attempt(
             state.tell(News::Position { request: *request, answer });
         }
         Work::Write { request, changes } => {
-            let all = write::statements(&shared.lock(), changes)
-                .map_err(|message| Error { message, code: "HW000".to_owned() })?;
+            let all = write::statements(&shared.lock(), changes).map_err(refusal)?;
             let connection = ready(shared, connection)?;
             let done = match write::run(connection, &all) {
                 Ok(done) => done,

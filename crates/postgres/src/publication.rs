@@ -1,6 +1,6 @@
 //! The publication by which the database tells the changes of a table.
 
-use crate::catalog::{Found, refusal, text};
+use crate::catalog::{Found, owned, refusal, text};
 use crate::follow;
 use crate::mapping::{Column, Mapping, literal, quoted_name};
 use crate::settings::Settings;
@@ -147,13 +147,7 @@ pub(crate) fn additions(
     found: &Found,
     mapping: &Mapping,
 ) -> Result<Vec<String>, Error> {
-    let (mut done, mut may) = (
-        Vec::new(),
-        format!(
-            "SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = {}",
-            found.relation
-        ),
-    );
+    let (mut done, mut may) = (Vec::new(), owned(found.relation));
     match published(connection, settings, found, mapping)? {
         Published::Table => return Ok(done),
         Published::Nothing => {

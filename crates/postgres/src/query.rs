@@ -3,6 +3,7 @@
 //! A load is one round trip. The table is locked against being altered before the snapshot is taken: TRUNCATE and
 //! rewriting a table are not to be seen in snapshots, and would make it look empty.
 
+use crate::catalog::refusal;
 use crate::loads::{Found, KeyValues, Query};
 use crate::mapping::{Mapping, Value, quoted_name};
 use crate::page::{PAGE_BYTES_MAX, Page, PageRows, cells, pages};
@@ -92,7 +93,7 @@ impl<'a> Pairs<'a> {
         if self.is_too_much() {
             let message =
                 format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
-            return Err(Error { message, code: "HW000".to_owned() });
+            return Err(refusal(message));
         }
         Ok(self.pairs)
     }

@@ -15,6 +15,7 @@
 //! is given the next number before its snapshot is taken, counted from where the log ended at first. Whoever asks for a position, or names one, is
 //! given that of the next reading to begin: it sees all that was committed before.
 
+use crate::catalog::{owned, refusal};
 use crate::mapping::{Cell, Mapping, literal, quoted_name};
 use crate::pool::{end_of_log, up};
 use crate::query::{Pairs, pair_of, rows_sql};
@@ -166,17 +167,12 @@ pub(crate) fn needs(
     relation: u32,
     table: &str,
 ) -> Result<Vec<String>, Error> {
-    let sql =
-        format!("SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = {relation}");
-    if connection.value(&sql)? == "t" {
+    if connection.value(&owned(relation))? == "t" {
         return Ok(vec![format!("CREATE TRIGGER … ON {table}, which notes its changes")]);
     }
-    Err(Error {
-        message: format!(
-            "this role may not make a trigger on {table} that is always enabled: its owner may"
-        ),
-        code: "HW000".to_owned(),
-    })
+    Err(refusal(format!(
+        "this role may not make a trigger on {table} that is always enabled: its owner may"
+    )))
 }
 
 /// Reads what was noted, and loads ranges, until something goes wrong or the source ends.
@@ -344,9 +340,7 @@ impl Reader {
                 Ok(()) => answers.push((
                     *fetch,
                     match full {
-                        Some(why) => {
-                            Err(Error { message: why.to_string(), code: "HW000".to_owned() })
-                        }
+                        Some(why) => Err(refusal(why.to_string())),
                         None => pairs.end(),
                     },
                 )),

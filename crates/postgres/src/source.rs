@@ -1,6 +1,6 @@
 //! The source as the rest of Headwater sees it.
 
-use crate::mapping;
+use crate::mapping::{self, Words};
 use crate::pool::before_head;
 use crate::settings::Settings;
 use crate::state::{Shared, Way, Work};
@@ -85,26 +85,27 @@ impl std::fmt::Debug for Postgres {
     }
 }
 
+impl Postgres {
+    /// The words of a mapping; where they are none, that is the answer to the request.
+    fn words(&self, request: u64, mapping: &[(String, String)]) -> Option<Words> {
+        let words = mapping::words(mapping).map_err(|why| {
+            self.shared.lock().tell(News::Declared { request, answer: Err(why) });
+            self.shared.changed.notify_all();
+        });
+        words.ok()
+    }
+}
+
 impl Source for Postgres {
     fn declare(&mut self, request: u64, prefix: &[u8], mapping: &[(String, String)]) {
-        let words = match mapping::words(mapping) {
-            Ok(words) => words,
-            Err(why) => {
-                self.shared.lock().tell(News::Declared { request, answer: Err(why) });
-                return self.shared.changed.notify_all();
-            }
-        };
+        let Some(words) = self.words(request, mapping) else { return };
         let generation = self.shared.lock().declare(prefix, words);
         self.shared.queue(Work::Declare { request, prefix: prefix.to_vec(), generation });
     }
 
     fn examine(&mut self, request: u64, mapping: &[(String, String)]) {
-        match mapping::words(mapping) {
-            Ok(words) => self.shared.queue(Work::Examine { request, words }),
-            Err(why) => {
-                self.shared.lock().tell(News::Declared { request, answer: Err(why) });
-                self.shared.changed.notify_all();
-            }
+        if let Some(words) = self.words(request, mapping) {
+            self.shared.queue(Work::Examine { request, words });
         }
     }
 

@@ -6,6 +6,7 @@
 //!
 //! Rows are written in the order of their keys, so that two writers never wait for each other's.
 
+use crate::catalog::refusal;
 use crate::json::{self, Field};
 use crate::mapping::{Mapping, literal, quoted_name};
 use crate::source::position_of;
@@ -202,7 +203,7 @@ pub(crate) fn run(connection: &mut Connection, all: &[Statement]) -> Result<Done
                 "the database left {} as it was: a trigger or a rule of the table kept it from being written",
                 statement.key
             );
-            let error = Error { message, code: "HW000".to_owned() };
+            let error = refusal(message);
             return Err(undone(connection, error, false));
         }
     }

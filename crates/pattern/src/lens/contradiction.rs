@@ -66,13 +66,12 @@ fn is_in_vain(operand: &Operand, atoms: &[(&Operand, &Filter)]) -> bool {
             !is_empty && own.iter().all(|atom| admits(atom, literal, is_json))
         });
     }
-    let begins = |atom: &&&Filter| match atom {
-        Filter::Prefix(_, prefix) => Some(prefix.clone()),
+    let prefixes = own.iter().filter_map(|atom| match atom {
+        Filter::Prefix(_, prefix) => Some(&prefix[..]),
         _ => None,
-    };
-    let prefixes: Vec<Vec<u8>> = own.iter().filter_map(|atom| begins(&atom)).collect();
+    });
     let is_apart = |a: &[u8], b: &[u8]| !a.starts_with(b) && !b.starts_with(a);
-    prefixes.iter().any(|a| prefixes.iter().any(|b| is_apart(a, b))) || are_ends_crossed(&own)
+    prefixes.clone().any(|a| prefixes.clone().any(|b| is_apart(a, b))) || are_ends_crossed(&own)
 }
 
 /// The kinds of JSON values that a condition may hold for.
@@ -118,11 +117,10 @@ fn are_ends_crossed(own: &[&Filter]) -> bool {
         Filter::Compare(_, comparison, literal) => Some((*comparison, literal)),
         _ => None,
     });
-    let ends: Vec<_> = ends.collect();
-    ends.iter().any(|(lower, from)| {
+    ends.clone().any(|(lower, from)| {
         matches!(lower, Comparison::Greater | Comparison::GreaterOrEqual)
-            && ends.iter().any(|(upper, to)| {
-                let is_strict = *lower == Comparison::Greater || *upper == Comparison::Less;
+            && ends.clone().any(|(upper, to)| {
+                let is_strict = lower == Comparison::Greater || upper == Comparison::Less;
                 matches!(upper, Comparison::Less | Comparison::LessOrEqual)
                     && match order(from, to) {
                         Some(Ordering::Greater) => true,
