@@ -19,6 +19,7 @@ const LOAD: Flags = Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::DENYOOM).and(Fl
 const UNLOAD: Flags = Flags::ADMIN.and(Flags::NOSCRIPT);
 const UNDEFINE: Flags = Flags::WRITE.and(Flags::ADMIN);
 const MANAGE: Flags = UNDEFINE.and(Flags::NO_MULTI);
+const EXAMINE: Flags = READ_BLOCKING.and(Flags::ADMIN).and(Flags::NO_MULTI);
 const LISTEN: Flags = Flags::PUBSUB.and(Flags::NOSCRIPT).and(Flags::LOADING).and(Flags::STALE);
 const FOLLOW: Flags = Flags::READONLY.and(Flags::NOSCRIPT).and(Flags::NO_MULTI);
 const SPEAK: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE).and(Flags::FAST);
@@ -385,7 +386,7 @@ pub static SPECS: &[Spec] = &[
     spec!(SourcePosition "source.position" 2, READ_BLOCKING, KeyArgs::NONE, Source, "0.2.0",
         "name",
         "Where a source stands now, to be given to RANGE … AT."),
-    spec!(SourceCheck "source.check" -6, READ_BLOCKING, KeyArgs::NONE, Source, "0.2.0",
+    spec!(SourceCheck "source.check" -6, EXAMINE, KeyArgs::NONE, Source, "0.2.0",
         "name [TABLE table] KEY columns VALUE columns [WHERE condition]",
         "What a table with this mapping would need at a source; nothing is changed."),
     spec!(Cluster "cluster" -2, NO_FLAGS, KeyArgs::NONE, Cluster, "3.0.0",

@@ -156,6 +156,7 @@ fn a_table_is_declared_at_its_source_before_it_is_there() {
 fn a_source_says_what_a_mapping_would_need_and_no_table_is_there() {
     let mut scene = Scene::new();
     let check = "SOURCE.CHECK db TABLE posts KEY (who, at) VALUE text\r\n";
+    let tables = scene.serve(0, "TABLE.LIST\r\n").0;
     assert_eq!(scene.serve(0, check), ("".into(), Stopped::Parked));
     let Some(Request::Examine(request, mapping)) = scene.ask() else { panic!("not asked") };
     let word = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -163,7 +164,11 @@ fn a_source_says_what_a_mapping_would_need_and_no_table_is_there() {
     let answer = Ok(vec![String::from("refused: a"), String::from("warning: b")]);
     scene.tell(News::Declared { request, answer }, &[0]);
     assert_eq!(scene.serve(0, "").0, "*2 $10 refused: a $10 warning: b ");
-    assert_eq!(scene.serve(0, "TABLE.LIST\r\n").0, "*0 ");
+    assert_eq!(scene.serve(0, "TABLE.LIST\r\n").0, tables);
+    scene.serve(0, "MULTI\r\n");
+    let queued = scene.serve(0, check).0;
+    assert!(queued.starts_with("-ERR Command not allowed inside a transaction"), "{queued}");
+    scene.serve(0, "DISCARD\r\n");
     assert_eq!(scene.serve(0, "SOURCE.DROP db\r\n").0, "+OK ");
     assert_eq!(scene.serve(0, check).0, "-ERR no source is named 'db' ");
     let unknown = scene.serve(0, "SOURCE.CHECK db KEY id VALUE text BOUNDARY 1\r\n").0;
