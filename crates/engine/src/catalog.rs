@@ -235,8 +235,6 @@ pub(crate) struct Catalog {
     pub(crate) installs: u64,
     /// How many joins map values by functions.
     mapping: usize,
-    /// How many writers' outputs must be merged or computed, of all tables.
-    merged: usize,
     /// How many joins have each depth.
     pub(crate) depths: BTreeMap<u32, u32>,
     /// Joins that were looked at to find out which ones concern a join.
@@ -256,15 +254,8 @@ impl Catalog {
     /// Notes that one writer more, or less, of a table has outputs that must be merged or computed.
     pub(crate) fn count_merged(&mut self, table: TableId, more: bool) {
         let count = |count: usize| if more { count + 1 } else { count - 1 };
-        self.merged = count(self.merged);
         let role = self.role_for(table);
         role.merged = count(role.merged);
-    }
-
-    /// Whether there is a table of which outputs must be merged or computed.
-    #[inline]
-    pub(crate) fn merges(&self) -> bool {
-        self.merged > 0
     }
 
     /// Whether writes of any table are noted.

@@ -5,8 +5,12 @@
 //! collected is noted, and the pieces concerned are computed again when all others are there. The read answers when all pieces
 //! are of one moment, its last.
 //!
+//! What other joins keep of the sources is made current before it is read, and once more when all pieces are there: what that
+//! changes is noted as any change is.
+//!
 //! # Invariants
-//! - C1. A piece is what its range gives now, unless a key that is noted as changed since lies in a range that it has read.
+//! - C1. A piece is what its range gives now, unless a key that is noted as changed since lies in a range that it has read, or a range
+//!   of another join that it relied on is not current.
 //! - C2. Reads end: after [`PASSES_MAX`] times, the pieces that have changed once more are computed in one step.
 //!
 //! # Cost
@@ -18,13 +22,12 @@ use crate::exec::Missing;
 use crate::reads::Reads;
 use crate::report::{EngineError, Stop, Ticket};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::mem::take;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_base::key::{before_end, bounds};
-use headwater_pattern::Mode;
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::TableId;
 
@@ -36,34 +39,53 @@ const SPANS_MAX: usize = 64;
 const CHANGED_MAX: usize = 10_000;
 /// Bytes of a pair besides its key, about.
 const PAIR_BYTES: usize = 40;
+/// Bytes of a range that was relied on besides its ends, about.
+const SPAN_BYTES: usize = 64;
 
 /// A pair that was collected; a reference of its value is held.
 pub(crate) type Collected = (Box<[u8]>, ValueRef);
 
-/// Ranges of tables that were read.
+/// Makes a range hold another one as well, and all that is between them.
+fn widen(hull: &mut KeyRange, span: &KeyRange) {
+    if span.first < hull.first {
+        hull.first.clone_from(&span.first);
+    }
+    if !hull.last.is_empty() && (span.last.is_empty() || span.last > hull.last) {
+        hull.last.clone_from(&span.last);
+    }
+}
+
+/// What a piece was computed from.
 #[derive(Debug, Default)]
-pub(crate) struct Spans(BTreeMap<TableId, Vec<KeyRange>>);
+pub(crate) struct Spans {
+    /// Ranges of tables that were read, with the number of the last change before that.
+    read: BTreeMap<TableId, Vec<(KeyRange, u64)>>,
+    /// Outputs of other joins that were made current for it.
+    relied: BTreeSet<(u32, Vec<u8>, Vec<u8>)>,
+}
 
 impl Spans {
-    pub(crate) fn note(&mut self, table: TableId, span: &KeyRange) {
-        let spans = self.0.entry(table).or_default();
-        if let [hull] = &mut spans[..]
+    fn note(&mut self, table: TableId, span: &KeyRange, changes: u64) {
+        let spans = self.read.entry(table).or_default();
+        if let [(hull, _)] = &mut spans[..]
             && hull.covers(span)
         {
             return;
         }
-        spans.push(span.clone());
+        spans.push((span.clone(), changes));
         if spans.len() > SPANS_MAX {
-            let hull = spans.drain(..).reduce(|hull, span| KeyRange {
-                first: hull.first.min(span.first),
-                last: if hull.last.is_empty() || span.last.is_empty() {
-                    Vec::new()
-                } else {
-                    hull.last.max(span.last)
-                },
+            let hull = spans.drain(..).reduce(|(mut hull, since), (span, changes)| {
+                widen(&mut hull, &span);
+                (hull, since.min(changes))
             });
             spans.extend(hull);
         }
+    }
+
+    /// Bytes of what was relied on, about; what was read is little.
+    fn bytes(&self) -> usize {
+        let relied = self.relied.iter();
+        relied.map(|(_, first, last)| first.len() + last.len() + SPAN_BYTES).sum()
     }
 }
 
@@ -78,6 +100,13 @@ pub(crate) struct Piece {
     changes: u64,
 }
 
+impl Piece {
+    /// Bytes that it takes besides the values, which are in the pool.
+    fn bytes(&self) -> usize {
+        bytes_of(&self.rows) + self.read.as_ref().map_or(0, Spans::bytes)
+    }
+}
+
 /// A merged read of a range of a table.
 #[derive(Debug)]
 pub(crate) struct Collecting {
@@ -89,7 +118,9 @@ pub(crate) struct Collecting {
     pieces: Vec<Piece>,
     /// Where parts end that fit into a slice, the next one last.
     ends: Vec<Vec<u8>>,
-    /// Keys that have changed since the first piece was computed, and the numbers of their last changes.
+    /// All that was read of each table, and what is between.
+    hulls: BTreeMap<TableId, KeyRange>,
+    /// Keys of that which have changed since the first piece was computed, and the numbers of their last changes.
     changed: BTreeMap<TableId, BTreeMap<Box<[u8]>, u64>>,
     keys_changed: usize,
     changes: u64,
@@ -107,6 +138,7 @@ impl Collecting {
             is_alone,
             pieces: Vec::new(),
             ends: Vec::new(),
+            hulls: BTreeMap::new(),
             changed: BTreeMap::new(),
             keys_changed: 0,
             changes: 0,
@@ -116,10 +148,15 @@ impl Collecting {
         }
     }
 
+    fn note_read(&mut self, table: TableId, span: &KeyRange) {
+        match self.hulls.get_mut(&table) {
+            Some(hull) => widen(hull, span),
+            None => _ = self.hulls.insert(table, span.clone()),
+        }
+    }
+
     fn note_changed(&mut self, table: TableId, key: &[u8]) {
-        let reads =
-            |piece: &Piece| piece.read.as_ref().is_some_and(|read| read.0.contains_key(&table));
-        if !self.pieces.first().is_some_and(reads) && !self.pieces.iter().any(reads) {
+        if !self.hulls.get(&table).is_some_and(|hull| hull.contains(key)) {
             return;
         }
         self.changes += 1;
@@ -143,13 +180,13 @@ impl Collecting {
 
     /// Whether something has changed that a piece was computed from.
     fn has_changed(&self, piece: &Piece) -> bool {
-        let Some(Spans(read)) = &piece.read else { return true };
+        let Some(Spans { read, .. }) = &piece.read else { return true };
         piece.changes < self.all_changed
             || self.changed.iter().any(|(table, keys)| {
                 let mut spans = read.get(table).into_iter().flatten();
-                spans.any(|span| {
+                spans.any(|(span, since)| {
                     let within = || keys.range::<[u8], _>(bounds(&span.first, &span.last));
-                    !span.is_empty() && within().any(|(_, &changes)| changes > piece.changes)
+                    !span.is_empty() && within().any(|(_, changes)| changes > since)
                 })
             })
     }
@@ -168,7 +205,7 @@ impl Collecting {
             if !piece.range.last.is_empty() {
                 self.ends.push(piece.range.last.clone());
             }
-            self.bytes -= bytes_of(&piece.rows);
+            self.bytes -= piece.bytes();
             piece.rows.into_iter().for_each(|(_, value)| pool.release(value));
         }
         self.ends.sort_unstable_by(|a, b| b.cmp(a));
@@ -233,9 +270,29 @@ impl Collections {
     /// Notes that a range of a table is read, if a piece is under way.
     #[inline]
     pub(crate) fn note_read(&mut self, table: TableId, span: &KeyRange) {
-        if let Some(reading) = &mut self.reading {
-            reading.note(table, span);
+        if let Some(reading) = &mut self.reading
+            && let Some(collecting) = self.current.last_mut()
+        {
+            reading.note(table, span, collecting.changes);
+            collecting.note_read(table, span);
         }
+    }
+
+    /// Notes that outputs of a join are made current for the piece under way.
+    pub(crate) fn note_relied(&mut self, join: u32, span: &KeyRange) {
+        if let Some(reading) = &mut self.reading {
+            reading.relied.insert((join, span.first.clone(), span.last.clone()));
+        }
+    }
+
+    /// What the piece under way has read, which is none of what is done until it is given back.
+    pub(crate) fn suspend(&mut self) -> Option<Spans> {
+        self.reading.take()
+    }
+
+    /// Gives back what was taken by [`Collections::suspend`].
+    pub(crate) fn go_on(&mut self, reading: Option<Spans>) {
+        self.reading = reading;
     }
 
     /// Whether a piece is under way, which may take as many rows as a slice has.
@@ -298,19 +355,14 @@ impl Collections {
 }
 
 impl Engine {
-    /// Whether what is read of a table, which is put together from several places, can be collected: not what joins compute
-    /// at each read from other joins' outputs.
-    pub(crate) fn may_collect(&self, table: TableId) -> bool {
-        let Some(role) = self.views.catalog.role(table) else { return true };
+    /// Whether what is read of tables that are put together from several places can be collected: with one shard alone.
+    pub(crate) fn may_collect(&self) -> bool {
         self.base.placed.is_none()
-            && role.writers.iter().map(|&join| self.views.catalog.join(join)).all(|installed| {
-                installed.mode() != Mode::Pull || installed.upstream.iter().all(Vec::is_empty)
-            })
     }
 
-    /// Whether the operation under way collects what it reads of a table.
-    pub(crate) fn collects(&self, table: TableId) -> bool {
-        self.reads.slices.is_active() && !self.views.from_scratch && self.may_collect(table)
+    /// Whether the operation under way collects what it reads of such tables.
+    pub(crate) fn collects(&self) -> bool {
+        self.reads.slices.is_active() && !self.views.from_scratch && self.may_collect()
     }
 
     /// Collects the visible pairs of `range`, or its first `limit` ones, which are kept until the operation ends; a slice of the
@@ -324,27 +376,35 @@ impl Engine {
     ) -> Result<(), Stop> {
         let current = &mut self.reads.long_reads.collections.current;
         let known = |it: &Collecting| it.table == table && it.range == *range;
-        let mut collecting = match current.iter().position(known) {
-            Some(at) => current.swap_remove(at),
+        let collecting = match current.iter().position(known) {
+            Some(at) => current.remove(at),
             None => Collecting::new(table, range.clone(), is_alone),
         };
-        let done = self.collect_pieces(&mut collecting, limit);
-        self.reads.long_reads.collections.current.push(collecting);
-        done
+        current.push(collecting);
+        self.collect_pieces(limit)
     }
 
-    fn collect_pieces(&mut self, collecting: &mut Collecting, limit: u64) -> Result<(), Stop> {
+    /// The collection under way. It stays where it is told of what changes, as what pieces rely on is made current.
+    fn collecting(&mut self) -> &mut Collecting {
+        self.reads.long_reads.collections.current.last_mut().expect("one is under way")
+    }
+
+    fn collect_pieces(&mut self, limit: u64) -> Result<(), Stop> {
         let bytes_max = self.reads.long_reads.bytes_max();
-        if collecting.passes > PASSES_MAX {
+        if self.collecting().passes > PASSES_MAX {
             self.reads.slices.give_up();
         }
         loop {
-            let Some((place, part)) = collecting.next_part(limit) else {
+            let Some((place, part)) = self.collecting().next_part(limit) else {
                 // What was begun and completed in this run cannot have changed.
-                let is_whole = collecting.pieces.iter().all(|piece| piece.read.is_none());
-                if is_whole || !collecting.drop_changed(&mut self.store.pool) {
+                let is_whole = self.collecting().pieces.iter().all(|piece| piece.read.is_none());
+                if !is_whole {
+                    self.renew_relied().map_err(|Missing| self.stop())?;
+                }
+                if is_whole || !self.drop_changed_pieces() {
                     return Ok(());
                 }
+                let collecting = self.collecting();
                 collecting.passes += 1;
                 if collecting.passes > PASSES_MAX {
                     self.reads.slices.give_up();
@@ -354,10 +414,12 @@ impl Engine {
             if self.reads.slices.lets_others() {
                 return Err(self.stop());
             }
-            let piece = self.collect_piece(collecting, part).map_err(|Missing| self.stop())?;
-            collecting.bytes += bytes_of(&piece.rows);
+            let piece = self.collect_piece(part).map_err(|Missing| self.stop())?;
+            let collecting = self.collecting();
+            collecting.bytes += piece.bytes();
             let is_too_much = bytes_max > 0 && collecting.bytes > bytes_max;
             if is_too_much && piece.read.is_some() {
+                collecting.bytes -= piece.bytes();
                 piece.rows.into_iter().for_each(|(_, value)| self.store.pool.release(value));
                 return Err(EngineError::TooMuchToCollect.into());
             }
@@ -365,16 +427,34 @@ impl Engine {
         }
     }
 
+    fn drop_changed_pieces(&mut self) -> bool {
+        let current = &mut self.reads.long_reads.collections.current;
+        current.last_mut().is_some_and(|last| last.drop_changed(&mut self.store.pool))
+    }
+
+    /// Makes what the pieces relied on current once more, which changes what has changed there.
+    fn renew_relied(&mut self) -> Result<(), Missing> {
+        // What is known to have changed is computed anew anyway: its join may be gone.
+        let collecting = self.collecting();
+        let pieces = collecting.pieces.iter().filter(|piece| !collecting.has_changed(piece));
+        let spans = pieces.filter_map(|piece| piece.read.as_ref());
+        let relied: BTreeSet<_> = spans.flat_map(|spans| spans.relied.iter().cloned()).collect();
+        let mut missing = Ok(());
+        for (join, first, last) in relied {
+            if self.ensure(join, &KeyRange { first, last }, None).is_err() {
+                missing = Err(Missing);
+            }
+        }
+        missing
+    }
+
     /// Computes a part, or the beginning of it that fits into a slice.
-    fn collect_piece(
-        &mut self,
-        collecting: &mut Collecting,
-        mut part: KeyRange,
-    ) -> Result<Piece, Missing> {
-        let table = collecting.table;
+    fn collect_piece(&mut self, mut part: KeyRange) -> Result<Piece, Missing> {
+        let table = self.collecting().table;
         let visited = self.reads.slices.visited();
         let stored = self.cut_at_rows(table, &mut part);
         let writers = self.views.catalog.writers_within(table, &part);
+        let collecting = self.collecting();
         let changes = collecting.changes;
         let is_all = collecting.is_alone && part == collecting.range;
         self.reads.long_reads.collections.reading = Some(Spans::default());
@@ -385,7 +465,8 @@ impl Engine {
         let read = self.reads.long_reads.collections.reading.take().filter(|_| !is_all);
         if merged.is_err() {
             self.release_row_holds();
-            collecting.ends.extend(self.reads.slices.take_verified_end());
+            let end = self.reads.slices.take_verified_end();
+            self.collecting().ends.extend(end);
             return Err(Missing);
         }
         rows.iter().for_each(|(_, value)| self.store.pool.retain(*value));

@@ -6,7 +6,7 @@ use crate::logged::prefix_overlaps;
 use crate::rows::lead;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
-use headwater_base::key::before_end;
+use headwater_base::key::{before_end, prefix_end};
 use headwater_pattern::{Bindings, Component, Pattern};
 
 impl Execution<'_> {
@@ -31,11 +31,11 @@ impl Execution<'_> {
         if let Some(key) = found {
             return Some(key.to_vec());
         }
-        if together_at.is_some() {
-            return None;
-        }
-        // All are one key, at the start of the range: it is a part of its own.
-        let next = [keys.first()?, &[0][..]].concat();
+        // All are one key, or belong together, at the start of the range: that is a part of its own.
+        let next = match together_at {
+            None => [keys.first()?, &[0][..]].concat(),
+            Some(_) => prefix_end(keys.first()?),
+        };
         divides(&next).then_some(next)
     }
 }

@@ -14,19 +14,20 @@ use crate::engine::Engine;
 use crate::fold::Folded;
 use crate::gaps::Ahead;
 use crate::gather::Step;
+use crate::relate::is_point;
 use crate::rows::LookedAt;
 use crate::span::{Span, follow_span};
 use crate::status::{Fixed, StatusId};
+use crate::tuples::{Tuple, Tuples};
 use crate::views::Views;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Mode, Passing, containing_range};
-use headwater_pool::{Pool, ValueRef};
 use headwater_store::WARM_MAX;
 
-/// A range whose first source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
+/// A range of which a source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
 const GATHERED_FROM: usize = 4;
 /// Fewer rows than this are not worth fetching ahead for.
 const WARMED_MIN: usize = 4;
@@ -34,55 +35,6 @@ const WARMED_MIN: usize = 4;
 /// Some data is being loaded: the operation must be run again later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Missing;
-
-/// One way in which an output key comes about.
-#[derive(Clone, Debug)]
-pub(crate) struct Tuple {
-    key: Range<usize>,
-    /// Empty where nobody asks for it.
-    source_key: Range<usize>,
-    /// One reference is held.
-    pub(crate) value: ValueRef,
-}
-
-/// Tuples, with the text of their keys in one place.
-#[derive(Debug, Default)]
-pub(crate) struct Tuples {
-    text: Vec<u8>,
-    pub(crate) tuples: Vec<Tuple>,
-}
-
-impl Tuples {
-    pub(crate) fn key(&self, at: usize) -> &[u8] {
-        &self.text[self.tuples[at].key.clone()]
-    }
-
-    pub(crate) fn source_key(&self, at: usize) -> &[u8] {
-        &self.text[self.tuples[at].source_key.clone()]
-    }
-
-    /// Bytes that the tuples and their text take.
-    #[inline]
-    pub(crate) fn bytes(&self) -> usize {
-        self.text.len() + self.tuples.len() * size_of::<Tuple>()
-    }
-
-    /// Sorts by output key, then by value-source key.
-    pub(crate) fn sort(&mut self) {
-        let text = &self.text;
-        let of = |tuple: &Tuple| (&text[tuple.key.clone()], &text[tuple.source_key.clone()]);
-        if !self.tuples.is_sorted_by(|a, b| of(a) <= of(b)) {
-            self.tuples.sort_by(|a, b| of(a).cmp(&of(b)));
-        }
-    }
-
-    /// Gives all references back.
-    pub(crate) fn release(self, pool: &mut Pool) {
-        for tuple in self.tuples {
-            pool.release(tuple.value);
-        }
-    }
-}
 
 /// How much an execution has seen of what it needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -126,13 +78,19 @@ pub(crate) struct Execution<'r> {
     pub(crate) ahead: Option<Ahead<'r>>,
     /// A range that cannot be divided is gathered.
     pub(crate) may_gather: bool,
+    /// It is given up where it takes more rows than it may.
+    pub(crate) gives_up: bool,
+    /// It was given up.
+    pub(crate) is_given_up: bool,
     /// It is to be gathered: the range takes more rows than a slice, and cannot be divided.
     pub(crate) gathers: bool,
     /// The outputs are known already: rows of the value source are not looked at, and spans alone are collected.
     pub(crate) spans_only: bool,
     /// Of each span of the value source the row alone is wanted that its operator takes, the range being one output key.
     pub(crate) pick: Option<Pick>,
-    /// Of the first source these keys alone are looked at.
+    /// The first source of which more than one key can lead to the range: it is the one that is taken in steps.
+    pub(crate) stepped: usize,
+    /// Of that source these keys alone are looked at.
     pub(crate) step: Option<Step>,
     /// Beginnings of output keys, from the rows of sources that were visited before it was cut.
     pub(crate) sample: Vec<Vec<u8>>,
@@ -162,9 +120,12 @@ impl<'r> Execution<'r> {
             began: 0,
             ahead: None,
             may_gather: false,
+            gives_up: false,
+            is_given_up: false,
             gathers: false,
             spans_only: false,
             pick: None,
+            stepped: 0,
             step: None,
             sample: Vec::new(),
             split: None,
@@ -172,9 +133,36 @@ impl<'r> Execution<'r> {
         }
     }
 
-    /// After how many keys of the first source the range is to be gathered, where no key says where to divide it.
+    /// After how many keys of the source that is taken in steps the range is to be gathered, where no key says where to divide it.
     fn gathered_from(&self) -> usize {
-        if self.may_gather { self.rows_max.saturating_mul(GATHERED_FROM) } else { usize::MAX }
+        match self.may_gather || self.gives_up || self.ahead.is_some() {
+            true => self.rows_max.saturating_mul(GATHERED_FROM),
+            false => usize::MAX,
+        }
+    }
+
+    /// Whether a level is the one that is taken in steps; `span` has the keys that can lead to the range.
+    fn is_stepped(&mut self, level: usize, span: &KeyRange) -> bool {
+        if level == self.stepped && level < self.plan.value_source() && is_point(span) {
+            self.stepped += 1;
+        }
+        level == self.stepped
+    }
+
+    /// Of how many keys of a source that do not say where to divide the range no more are looked at.
+    fn crowded_from(&self, is_stepped: bool) -> usize {
+        if is_stepped { self.gathered_from() } else { self.rows_max.saturating_mul(GATHERED_FROM) }
+    }
+
+    /// Notes that a source has too many such keys. Below another one, the outputs of what that has given are a part of their own.
+    fn note_crowded(&mut self, plan: &Plan, bindings: &Bindings<'_>, is_stepped: bool) {
+        if is_stepped {
+            self.gathers = true;
+        } else {
+            let mut prefix = Vec::new();
+            plan.join.output.bound_prefix(bindings, &mut prefix);
+            self.sample.push(prefix);
+        }
     }
 
     /// It has seen no more than this.
@@ -210,6 +198,9 @@ impl Engine {
         {
             let tuples = &execution.tuples;
             ahead.give_up((0..tuples.tuples.len()).map(|at| tuples.key(at)));
+        } else if execution.extent == Extent::Cut && execution.gives_up {
+            execution.is_given_up = true;
+            self.reads.slices.end_for_now();
         } else if execution.extent == Extent::Cut {
             if !execution.gathers {
                 execution.split = execution.dividing_key();
@@ -262,13 +253,13 @@ impl Engine {
         if self.prepare(execution, level, &span).is_err() {
             execution.limit(Extent::Lacking);
         }
-        // The first source alone is taken in steps.
-        let mut step = if level == 0 { execution.step.take() } else { None };
+        let is_stepped = execution.is_stepped(level, &span);
+        let mut step = if is_stepped { execution.step.take() } else { None };
         let rest = step.as_ref().map(|step| step.rest_of(&span));
         let looked_at = rest.as_ref().unwrap_or(&span);
         if level == plan.value_source() {
             self.collect_tuples(execution, &plan, bindings, looked_at, &mut step);
-            if level == 0 {
+            if is_stepped {
                 execution.step = step;
             }
             follow_span(execution, &plan, level, bindings, span);
@@ -279,9 +270,8 @@ impl Engine {
         // More rows than these are of use only where they do not tell where to divide the range.
         let divides = divides(&plan, level, bindings) && !plan.has_lens(level);
         let most = if divides { execution.rows_max } else { usize::MAX };
-        let gathered_from =
-            if divides || level > 0 { usize::MAX } else { execution.gathered_from() };
-        let (mut leading, mut looked) = (0, 0);
+        let crowded_from = if divides { usize::MAX } else { execution.crowded_from(is_stepped) };
+        let (mut leading, mut looked, mut is_crowded) = (0, 0, false);
         let mut prefix = Vec::new();
         let rows =
             self.rows(execution.join, level, LookedAt::all(looked_at), &mut |key, row, _| {
@@ -290,8 +280,8 @@ impl Engine {
                 }
                 looked += 1;
                 visited += 1;
-                if looked > gathered_from {
-                    execution.gathers = true;
+                if looked > crowded_from {
+                    is_crowded = true;
                     return ControlFlow::Break(());
                 }
                 let Some(row) = row else { return ControlFlow::Continue(()) };
@@ -318,10 +308,13 @@ impl Engine {
         if rows.is_err() {
             execution.limit(Extent::Lacking);
         }
-        if level == 0 {
+        if is_stepped {
             execution.step = step;
         }
-        if execution.gathers || execution.ahead.as_ref().is_some_and(Ahead::is_over) {
+        if is_crowded {
+            execution.note_crowded(&plan, bindings, is_stepped);
+        }
+        if is_crowded || execution.ahead.as_ref().is_some_and(Ahead::is_over) {
             execution.limit(Extent::Cut);
             return;
         }
@@ -333,18 +326,30 @@ impl Engine {
             return;
         }
         follow_span(execution, &plan, level, bindings, span);
+        self.descend(execution, &plan, level, bindings, (&text, &ends));
+    }
+
+    /// Runs the loops below a level for each of its rows: their text, and where each ends.
+    fn descend(
+        &mut self,
+        execution: &mut Execution<'_>,
+        plan: &Plan,
+        level: usize,
+        bindings: &Bindings<'_>,
+        (text, ends): (&[u8], &[usize]),
+    ) {
         let mut start = 0;
         for (at, &end) in ends.iter().enumerate() {
             if execution.extent == Extent::Cut {
                 break;
             }
             if at % WARM_MAX == 0 {
-                self.warm_level(&plan, level, bindings, &text[start..], &ends[at..], start);
+                self.warm_level(plan, level, bindings, &text[start..], &ends[at..], start);
             }
             let mut inner = *bindings;
             execution.note_progress(level, (at + 1, ends.len()));
             if plan.source(level).bind(&text[start..end], &mut inner)
-                && (!execution.sifted || self.base.may_own(&plan, &inner))
+                && (!execution.sifted || self.base.may_own(plan, &inner))
             {
                 self.level(execution, level + 1, &inner);
             }
@@ -401,7 +406,12 @@ impl Engine {
         };
         for at in 0..count {
             let up = self.views.catalog.join(execution.join).upstream[level][at];
-            if self.ensure(up, span, Some(&mut execution.read)).is_err() {
+            let collections = &mut self.reads.long_reads.collections;
+            collections.note_relied(up, span);
+            let reading = collections.suspend();
+            let done = self.ensure(up, span, Some(&mut execution.read));
+            self.reads.long_reads.collections.go_on(reading);
+            if done.is_err() {
                 missing = Err(Missing);
             }
         }
@@ -437,8 +447,8 @@ impl Engine {
         let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
         // A row that is one too many is not looked at, and so leads nowhere that is known.
         let mut is_unread = false;
-        let gathered_from =
-            if plan.value_source() == 0 { execution.gathered_from() } else { usize::MAX };
+        let is_stepped = plan.value_source() == execution.stepped;
+        let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
         // Where a step goes on, and how many rows it takes, is told by all keys.
         let passing = match step {
             None => Passing::of(&plan.join.output, range, &source.pattern, bindings),

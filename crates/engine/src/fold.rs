@@ -8,8 +8,8 @@
 
 use crate::catalog::{Fold, Pick, Plan};
 use crate::engine::Engine;
-use crate::exec::Tuples;
 use crate::status::StatusId;
+use crate::tuples::Tuples;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use headwater_base::Decimal;

@@ -1,15 +1,18 @@
 //! Ranges that are computed piece by piece, because they cannot be divided.
 //!
 //! Where a range takes more rows than a slice has, it is divided at an output key ([`crate::divide`]). One output key
-//! with very many sources cannot be, nor can outputs that all come of very many keys of the join's first source. Such a range is
-//! *gathered*: it is made with nothing in it, as if the first source had no keys, and these are added to it, some in each slice, as
+//! with very many sources cannot be, nor can outputs that all come of very many keys of one of the join's sources. Such a range is
+//! *gathered*: it is made with nothing in it, as if that source had no keys, and these are added to it, some in each slice, as
 //! if they had just been written. It has targets meanwhile as any range has (R3), so what changes of keys that were added
-//! changes its outputs. A key of the first source that is still to be added is none of its business, and whether it comes, goes or
+//! changes its outputs. A key of the source that is still to be added is none of its business, and whether it comes, goes or
 //! changes is seen when it is added (J1). The range is read when all were added; until then it is not clean.
 //!
+//! The source that is taken in steps is the first one of which more than one key can lead to the range: of `check a|<a>` and
+//! `count v|<a>|<u>`, for one `<a>`, the second.
+//!
 //! # Invariants
-//! - J1. A range that is being gathered holds what comes of those keys of its join's first source that lie before the place where it
-//!   goes on. Changes of the others do not reach it.
+//! - J1. A range that is being gathered holds what comes of those keys of the source that is taken in steps which lie before the place
+//!   where it goes on. Changes of the others do not reach it; one of a source before it, of which there is one key, has it begin anew.
 //! - J2. Nothing of such a range is recomputed from all keys before the last is added: what is stale stays so.
 //! - J3. Gatherings that are undone again and again (by changes that make the range unknown, or for want of memory) end: after
 //!   [`BEGUN_MAX`] ranges of a join were begun, and none completed, one is computed as a whole (Z2).
@@ -36,13 +39,15 @@ pub(crate) const FIRST_SHARE: usize = 8;
 /// How far a range has come that is being gathered.
 #[derive(Debug)]
 pub(crate) struct Gathering {
-    /// All keys of the first source before it were added. `None`: none were.
+    /// The source that is taken in steps ([`Execution::stepped`]).
+    source: usize,
+    /// All of its keys before this one were added. `None`: none were.
     at: Option<Vec<u8>>,
     /// How many of these keys are looked at next.
     rows: usize,
 }
 
-/// A part of the keys of a join's first source, for one step.
+/// A part of the keys of the source that is taken in steps.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// The first key; `None`: that of the span.
@@ -54,7 +59,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// What of the first source's span belongs to the step and those behind it.
+    /// What of the source's span belongs to the step and those behind it.
     pub(crate) fn rest_of(&self, span: &KeyRange) -> KeyRange {
         let from = self.from.as_ref().unwrap_or(&span.first);
         KeyRange::new(from.max(&span.first), &span.last)
@@ -70,7 +75,7 @@ impl Step {
     }
 }
 
-/// How many keys of the first source fill a slice, if they take what so many took.
+/// How many keys of a source fill a slice, if they take what so many took.
 pub(crate) fn fitting(keys: usize, rows_max: usize, visited: u64) -> usize {
     let fitting = (keys as u64).saturating_mul(rows_max as u64) / visited.max(1);
     usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, rows_max)
@@ -114,7 +119,7 @@ impl Engine {
         self.views.forget_kept(join, &range);
         self.views.catalog.join_mut(join).gatherings += 1;
         let rows = (self.reads.slices.rows_max() / FIRST_SHARE).max(1);
-        self.views.gatherings.insert(id, Gathering { at: None, rows });
+        self.views.gatherings.insert(id, Gathering { source: 0, at: None, rows });
         let work = self.dirty(id);
         work.invalid = false;
         work.gathering = true;
@@ -127,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Adds the next keys of the first source to a range that is being gathered.
+    /// Adds the next keys of a source to a range that is being gathered.
     pub(crate) fn gather(&mut self, id: StatusId) -> Result<(), Missing> {
         let Some(gathering) = self.views.gatherings.get(&id) else { return Ok(()) };
         let most = if self.reads.slices.is_active() { gathering.rows } else { usize::MAX };
@@ -144,7 +149,7 @@ impl Engine {
         self.run(&mut execution, 0, &bindings)?;
         // What came meanwhile concerns what was added before (N1).
         self.feed(id);
-        let Execution { tuples, spans, read, visited, step, .. } = execution;
+        let Execution { tuples, spans, read, visited, stepped, step, .. } = execution;
         self.reads.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
         if !self.views.gatherings.contains_key(&id) {
             tuples.release(&mut self.store.pool);
@@ -157,6 +162,7 @@ impl Engine {
         self.link(id, spans, read);
         let next = step.and_then(|step| step.next);
         if let (Some(gathering), Some(_)) = (self.views.gatherings.get_mut(&id), &next) {
+            gathering.source = stepped;
             gathering.at.clone_from(&next);
             gathering.rows = fitting(most, self.reads.slices.rows_max(), visited);
         }
@@ -181,10 +187,17 @@ impl Engine {
 impl Views {
     /// Whether a change of a key of a source does not reach a range, which has yet to add it (J1).
     pub(crate) fn is_ahead(&self, reader: Reader, target: Target, key: &[u8]) -> bool {
-        reader.source == 0
-            && self.gatherings.get(&target.status()).is_some_and(|gathering| {
-                gathering.at.as_ref().is_none_or(|at| key >= at.as_slice())
-            })
+        self.gatherings.get(&target.status()).is_some_and(|gathering| {
+            reader.source as usize == gathering.source
+                && gathering.at.as_ref().is_none_or(|at| key >= at.as_slice())
+        })
+    }
+
+    /// Whether a key of a source before the one that is taken in steps has come or gone (J1).
+    pub(crate) fn is_gathered_in_vain(&self, id: StatusId) -> bool {
+        let Some(gathering) = self.gatherings.get(&id) else { return false };
+        let Some(work) = &self.statuses.get(id).work else { return false };
+        work.log.iter().any(|(entry, _)| (entry.source as usize) < gathering.source)
     }
 
     /// A range is gathered no more.

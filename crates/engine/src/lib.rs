@@ -78,6 +78,7 @@ mod status;
 mod stopwatch;
 mod streams;
 mod tally;
+mod tuples;
 mod updaters;
 mod views;
 mod warm;

@@ -1,13 +1,14 @@
 //! Partial invalidation: logged check keys are applied to a status range when it is read (Pequod §3.2).
 //!
 //! A check key that came or went is applied by running the rest of the loops with the key bound. Where that visits more
-//! rows than a recomputation of the range, the range is recomputed.
+//! rows than a recomputation of the range, or more than a slice may, the range is recomputed.
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
-use crate::exec::{Execution, Missing, Tuples};
+use crate::exec::{Execution, Missing};
 use crate::log::LogEntry;
 use crate::status::StatusId;
+use crate::tuples::Tuples;
 use crate::updaters::{Reader, Target, decode};
 use crate::views::Views;
 use alloc::rc::Rc;
@@ -15,6 +16,11 @@ use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::key::before_end;
 use headwater_pattern::Bindings;
+
+/// A check key is applied in one step where it leads to no more than such a part of the rows that its range takes to be computed anew…
+const APPLIED_SHARE: usize = 8;
+/// … and to no more rows than so many slices have.
+const APPLIED_SLICES: usize = 4;
 
 /// What became of a logged check key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -199,7 +205,17 @@ impl Engine {
         let filed = wider.as_ref().unwrap_or(range);
         let mut execution = Execution::new(join, plan.clone(), range);
         execution.follow = Some((filed, fixed));
-        self.run(&mut execution, source + 1, bindings)?;
+        execution.stepped = source + 1;
+        if self.reads.slices.is_active() {
+            execution.rows_max = self.most_applied(id);
+            execution.gives_up = true;
+        }
+        if self.run(&mut execution, source + 1, bindings).is_err() {
+            if execution.is_given_up {
+                self.invalidate(id);
+            }
+            return Err(Missing);
+        }
         // What came meanwhile comes before what is about to change (N1).
         self.feed(id);
         let Execution { tuples, spans, read, rows, visited, .. } = execution;
@@ -223,6 +239,14 @@ impl Engine {
         tuples.release(&mut self.store.pool);
         self.drain();
         Ok(())
+    }
+
+    /// How many rows a check key that came or went may lead to in a slice: where it leads to more, its range is computed anew, which is
+    /// done in slices. It may hold others up for some slices where that is much dearer.
+    fn most_applied(&self, id: StatusId) -> usize {
+        let (rows, visited) = (self.reads.slices.rows_max(), self.views.statuses.get(id).visited);
+        let visited = usize::try_from(visited).unwrap_or(usize::MAX);
+        (visited / APPLIED_SHARE).clamp(rows, rows.saturating_mul(APPLIED_SLICES))
     }
 
     pub(crate) fn apply_tuples(&mut self, id: StatusId, tuples: &Tuples, added: bool) {

@@ -108,17 +108,12 @@ impl Engine {
         self.reads.long_reads.bytes_max = bytes;
     }
 
-    /// How much of a range may be read at once; `None`: all, because the operation under way is not sliced, or the range is none that
-    /// can be read in slices.
+    /// How much of a range may be read at once; `None`: all, because the operation under way is not sliced, or there are several
+    /// shards.
     #[inline]
     #[must_use]
-    pub fn at_once(&self, first: &[u8], last: &[u8]) -> Option<AtOnce> {
+    pub fn at_once(&self) -> Option<AtOnce> {
         if !self.reads.slices.is_active() || self.base.placed.is_some() {
-            return None;
-        }
-        if self.views.catalog.merges()
-            && self.parts_of(first, last).iter().any(|part| !self.may_collect(part.0))
-        {
             return None;
         }
         let pairs = self.reads.slices.rows_max() as u64;

@@ -38,7 +38,7 @@ impl Engine {
             && role.merged > 0
         {
             let range = KeyRange::new(first, last);
-            if self.collects(table) {
+            if self.collects() {
                 return self.give_collected(table, &range, (reverse, limit), each);
             }
             let mut rows = Vec::new();

@@ -318,7 +318,7 @@ impl Engine {
         for (table, from, to) in &parts {
             // All of it is of one moment, also where `each` ends the read before it comes to this part.
             let is_merged = self.views.catalog.role(*table).is_some_and(|role| role.merged > 0);
-            if is_merged && self.collects(*table) {
+            if is_merged && self.collects() {
                 let most = if options.reverse { u64::MAX } else { limit };
                 self.collect(*table, &KeyRange::new(from, to), most, false)?;
             }

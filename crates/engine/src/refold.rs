@@ -1,9 +1,9 @@
 //! Stale folds, and short groups, that are recomputed piece by piece, because they have more sources than a slice has rows.
 //!
 //! Where the tuple goes that gave an output its value, the next best is among all that are left; where an output goes of a group of which others
-//! were left out, so is the one that comes in its place. Such outputs are removed, and the keys of the
-//! join's first source are looked at anew, some in each slice: what comes of them is added as if it had just been written. What
-//! is really written meanwhile changes the outputs as well. So a tuple may be added twice, which changes neither the
+//! were left out, so is the one that comes in its place. Such outputs are removed, and the keys of the source that is taken in
+//! steps ([`crate::gather`]) are looked at anew, some in each slice: what comes of them is added as if it had just been written.
+//! What is really written meanwhile changes the outputs as well. So a tuple may be added twice, which changes neither the
 //! least nor the greatest; operators of which that is not true begin anew with any change.
 //!
 //! # Invariants
@@ -16,12 +16,13 @@
 
 use crate::catalog::Plan;
 use crate::engine::Engine;
-use crate::exec::{Execution, Missing, Tuples};
+use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
 use crate::gather::{FIRST_SHARE, Step, fitting};
 use crate::kept::{is_group, is_short_group};
 use crate::rows::lead;
 use crate::status::{StatusId, Work};
+use crate::tuples::Tuples;
 use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
@@ -30,7 +31,7 @@ use headwater_pattern::{Operator, fixed_slots};
 /// How far an output, or a group of them, has come.
 #[derive(Debug, Default)]
 pub(crate) struct Refolding {
-    /// All keys of the first source before it were looked at. `None`: none were.
+    /// All keys of the source that is taken in steps before it were looked at. `None`: none were.
     at: Option<Vec<u8>>,
     /// How many of these keys are looked at next; 0: as many as are usual for the first step.
     rows: usize,

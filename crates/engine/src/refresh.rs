@@ -231,7 +231,7 @@ impl Engine {
                 self.refresh_upstream(id)?;
                 continue;
             }
-            if work.log.is_mixed() {
+            if work.log.is_mixed() || self.views.is_gathered_in_vain(id) {
                 self.invalidate(id);
                 continue;
             }

@@ -18,9 +18,9 @@
 
 use crate::catalog::{Fold, Plan};
 use crate::engine::Engine;
-use crate::exec::Tuples;
 use crate::fold::number;
 use crate::status::StatusId;
+use crate::tuples::Tuples;
 use crate::views::Views;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;

@@ -75,7 +75,7 @@ fn reads_show_one_state_though_others_come_between_their_slices() {
 }
 
 /// Seeds beyond the usual ones that have failed once, where everything happens between slices of so many rows.
-const FAILED_ONCE: [(u64, usize); 3] = [(7452, 2), (60_505, 2), (79_883, 2)];
+const FAILED_ONCE: [(u64, usize); 4] = [(7452, 2), (9534, 2), (60_505, 2), (79_883, 2)];
 
 #[test]
 fn seeds_that_failed_once_do_not_any_more() {

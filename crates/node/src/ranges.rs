@@ -57,7 +57,7 @@ fn range(
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
     if !node.engine.goes_on_reading() {
-        let at_once = node.engine.at_once(first, last);
+        let at_once = node.engine.at_once();
         let mut room = FirstSlice::of(at_once);
         let mark = reply.mark();
         answer(&mut node.engine, first, last, read, &mut room, reply)?;

@@ -34,7 +34,7 @@ impl SlowReads {
             return Ok(());
         }
         engine.begin_slice();
-        if engine.at_once(&range.first, &range.last).is_some()
+        if engine.at_once().is_some()
             && has_read(engine, range, options)
             && engine.evicted() == evicted
         {
