@@ -6,6 +6,7 @@
 use crate::catalog::{Found, Row, refusal, text};
 use crate::filter::FilterType;
 use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
+use crate::number::Number;
 use crate::publication::{additions, publish, published_since};
 use crate::queue;
 use crate::range::condition;
@@ -22,6 +23,8 @@ struct There {
     type_id: u32,
     base_id: u32,
     type_name: String,
+    /// What stands behind the type's name, such as the scale of a `numeric`, as a number.
+    modifier: i32,
     generated: bool,
     bytewise: bool,
     /// Equal where its bytes are: an enum, or a text of a deterministic collation.
@@ -259,10 +262,11 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
          coalesce(CASE WHEN c.collprovider = 'd' \
           THEN d.datcollate IN ('C', 'POSIX') AND coalesce(to_jsonb(d)->>'datlocprovider', 'c') = 'c' \
           ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid, \
-         t.typtype = 'e' OR t.typname IN ('text', 'varchar', 'name') AND coalesce(c.collisdeterministic, true) \
-         FROM pg_attribute a JOIN pg_type t ON t.oid = (WITH RECURSIVE b(id) AS (SELECT a.atttypid UNION ALL \
-          SELECT d.typbasetype FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype = 'd') \
-          SELECT b.id FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype <> 'd') \
+         t.typtype = 'e' OR t.typname IN ('text', 'varchar', 'name') AND coalesce(c.collisdeterministic, true), base.modifier \
+         FROM pg_attribute a JOIN LATERAL (WITH RECURSIVE b(id, modifier) AS (SELECT a.atttypid, a.atttypmod UNION ALL \
+          SELECT d.typbasetype, greatest(b.modifier, d.typtypmod) FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype = 'd') \
+          SELECT b.id, b.modifier FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype <> 'd') base ON true \
+         JOIN pg_type t ON t.oid = base.id \
          LEFT JOIN pg_collation c ON c.oid = a.attcollation \
          JOIN pg_database d ON d.datname = current_database() \
          WHERE a.attrelid = {relation} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
@@ -276,6 +280,7 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         bytewise: text(row, 4) == "t",
         base_id: text(row, 5).parse().unwrap_or_default(),
         is_text: text(row, 6) == "t",
+        modifier: text(row, 7).parse().unwrap_or(-1),
     };
     Ok(rows.iter().map(column).collect())
 }
@@ -305,8 +310,10 @@ fn mapping(
     let (mut used, mut kinds) = (Vec::new(), Vec::new());
     for (name, option) in &words.key {
         let there = named(name)?;
-        let kind = Kind::of(&there.type_name, option.as_deref(), there.bytewise);
-        kinds.push(kind.map_err(|why| refusal(format!("the key column {name}: {why}")))?);
+        let kind = Kind::of(&there.type_name, option.as_deref(), there.bytewise)
+            .map_err(|why| refusal(format!("the key column {name}: {why}")))?;
+        let number = Number::of(&there.type_name, there.modifier);
+        kinds.push(number.map_or(kind, Kind::Number));
         used.push(column(there));
     }
     let values: &[String] = match &words.value {

@@ -17,6 +17,7 @@
 pub mod filter;
 pub mod followed;
 pub mod mapping;
+pub mod number;
 pub mod output;
 mod page;
 pub mod range;
