@@ -5,7 +5,7 @@
 
 use crate::catalog::{Found, Row, refusal, text};
 use crate::filter::FilterType;
-use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
+use crate::mapping::{Column, Item, JSON, JSONB, Mapping, ValueWords, Words, literal, quoted_name};
 use crate::number::Number;
 use crate::publication::{additions, publish, published_since};
 use crate::queue;
@@ -25,10 +25,19 @@ struct There {
     type_name: String,
     /// What stands behind the type's name, such as the scale of a `numeric`, as a number.
     modifier: i32,
-    generated: bool,
+    /// Computed by the database: when it is written, or when it is read.
+    generated: Generated,
     bytewise: bool,
     /// Equal where its bytes are: an enum, or a text of a deterministic collation.
     is_text: bool,
+}
+
+/// Whether a column's values are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Generated {
+    No,
+    Stored,
+    Virtual,
 }
 
 impl There {
@@ -258,7 +267,7 @@ fn find(connection: &mut Connection, name: &str) -> Result<Found, Error> {
 fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Error> {
     // A collation compares bytes where it is C or POSIX of the C library, or PostgreSQL's own.
     let sql = format!(
-        "SELECT a.attname, a.atttypid, t.typname, a.attgenerated <> '', \
+        "SELECT a.attname, a.atttypid, t.typname, a.attgenerated, \
          coalesce(CASE WHEN c.collprovider = 'd' \
           THEN d.datcollate IN ('C', 'POSIX') AND coalesce(to_jsonb(d)->>'datlocprovider', 'c') = 'c' \
           ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid, \
@@ -276,7 +285,11 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         name: text(row, 0).to_owned(),
         type_id: text(row, 1).parse().unwrap_or_default(),
         type_name: text(row, 2).to_owned(),
-        generated: text(row, 3) == "t",
+        generated: match text(row, 3) {
+            "" => Generated::No,
+            "s" => Generated::Stored,
+            _ => Generated::Virtual,
+        },
         bytewise: text(row, 4) == "t",
         base_id: text(row, 5).parse().unwrap_or_default(),
         is_text: text(row, 6) == "t",
@@ -296,11 +309,19 @@ fn mapping(
         let there = columns.iter().find(|column| column.name == name);
         let there = there
             .ok_or_else(|| refusal(format!("the table {} has no column {name}", found.name)))?;
-        if there.generated {
-            let why = format!("the column {name} is generated, and changes do not tell those");
-            return Err(refusal(why));
+        match there.generated {
+            Generated::No => Ok(there),
+            Generated::Stored => {
+                Err(refusal(format!("the column {name} is generated, and can be in values alone")))
+            }
+            Generated::Virtual => Err(refusal(format!(
+                "the column {name} is computed when it is read, and changes do not tell those: let it be GENERATED … STORED"
+            ))),
         }
-        Ok(there)
+    };
+    let stored = |name: &str| {
+        let there = columns.iter().find(|column| column.name == name);
+        there.filter(|there| there.generated == Generated::Stored)
     };
     let column = |there: &There| Column {
         name: there.name.clone(),
@@ -316,14 +337,25 @@ fn mapping(
         kinds.push(number.map_or(kind, Kind::Number));
         used.push(column(there));
     }
-    let values: &[String] = match &words.value {
+    let items: &[Item] = match &words.value {
         ValueWords::Empty => &[],
-        ValueWords::Column(name) => std::slice::from_ref(name),
-        ValueWords::Json(names) => names,
+        ValueWords::Column(item) => std::slice::from_ref(item),
+        ValueWords::Json(items) => items,
     };
-    for name in values {
-        used.push(column(named(name)?));
+    for item in items {
+        let name = &item.column;
+        // Whether changes tell it is for the publication to say.
+        let there = stored(name).map_or_else(|| named(name), Ok)?;
+        if item.path.is_some() && !matches!(there.base_id, JSON | JSONB) {
+            return Err(refusal(format!(
+                "`->` and `->>` look into json and jsonb, and the column {name} is of type {}",
+                there.type_name
+            )));
+        }
+        used.push(column(there));
     }
+    let is_whole = |item: &Item| item.path.is_none() && item.name == item.column;
+    let items = if items.iter().all(is_whole) { Vec::new() } else { items.to_vec() };
     let values = used.len() - kinds.len();
     let mut filter = words.filter.clone();
     if let Some(filter) = &mut filter {
@@ -346,6 +378,7 @@ fn mapping(
         values,
         filter,
         kinds,
+        items,
         json: matches!(words.value, ValueWords::Json(_)),
         key_bytes_max: settings.key_bytes_max,
     })

@@ -34,6 +34,7 @@ mod json;
 mod loads;
 mod login;
 mod password;
+pub mod path;
 mod pool;
 mod publication;
 mod query;

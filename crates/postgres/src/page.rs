@@ -278,6 +278,7 @@ mod tests {
             kinds: types.iter().map(kind).collect(),
             values: 0,
             filter: None,
+            items: Vec::new(),
             json: false,
             key_bytes_max: 1024,
         };

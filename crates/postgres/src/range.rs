@@ -204,6 +204,7 @@ mod tests {
                 .collect(),
             values: 0,
             filter: None,
+            items: Vec::new(),
             json: false,
             key_bytes_max: 1024,
         }
