@@ -348,7 +348,11 @@ fn attempt(
             };
             let mut state = shared.lock();
             let queue = state.way == Some(Way::Queue);
-            let at = if queue { state.after_now() } else { done.position };
+            let at = match queue {
+                true => state.after_now(),
+                // The end of the log may lie within the head of a block, where nothing is ever told.
+                false => before_head(done.position, state.watch.log_block_bytes),
+            };
             let written = Written { position: state.position_at(at), removed: done.removed };
             state.tell(News::Written { request: *request, answer: Ok(written) });
         }
