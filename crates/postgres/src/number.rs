@@ -359,7 +359,8 @@ mod tests {
 
     #[test]
     fn bounds_of_whole_and_cut_texts() {
-        let cases: [(&[u8], Option<&[u8]>, &str); 16] = [
+        type Case = (&'static [u8], Option<&'static [u8]>, &'static str);
+        let cases: [Case; 16] = [
             (b"", None, "> '-Infinity', < 'Infinity'"),
             (b"C42.", None, ">= '0.42e2', < 'Infinity'"),
             (b"C42.", Some(b"C42.\0"), ">= '0.42e2', <= '0.42e2'"),
