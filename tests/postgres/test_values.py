@@ -45,7 +45,9 @@ def test_parts_of_documents_are_those_of_sql(postgres, options):  # noqa: F811
         database.execute("INSERT INTO docs VALUES (%s, %s::json, %s::jsonb)", (at, text, text))
     headwater = serve(postgres, options, tables="")
     cache = headwater.connect()
-    views = {f"v{at}": f"{column}{path}" for at, (column, path) in enumerate((c, p) for c in "jb" for p in PATHS)}
+    # Each table that triggers tell of is another trigger, and has the others compared again.
+    paths = rng.sample(PATHS, 2) if options else PATHS
+    views = {f"v{at}": f"{column}{path}" for at, (column, path) in enumerate((c, p) for c in "jb" for p in paths)}
 
     def equal():
         at = cache.execute_command("SOURCE.POSITION", "db")
