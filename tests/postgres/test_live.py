@@ -6,7 +6,7 @@ miss what its reader had written. All of it with changes told by the log, and by
     HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
 
 HEADWATER_PG_SECONDS says for how long each (15), HEADWATER_PG_SEED which history, HEADWATER_PG_BIN where the programs of PostgreSQL are (those of
-the newest version that Debian has installed). Needs these, psycopg, redis and pytest.
+the newest version that Debian has installed; `.ci/run` runs all of it once more with a newer one). Needs these, psycopg, redis and pytest.
 """
 
 import contextlib

@@ -5,7 +5,8 @@
 
 use crate::catalog::{Found, Row, refusal, text};
 use crate::filter::FilterType;
-use crate::mapping::{Column, Mapping, ValueWords, Words, literal, quoted_name};
+use crate::mapping::{Column, Item, JSON, JSONB, Mapping, ValueWords, Words, literal, quoted_name};
+use crate::number::Number;
 use crate::publication::{additions, publish, published_since};
 use crate::queue;
 use crate::range::condition;
@@ -22,10 +23,21 @@ struct There {
     type_id: u32,
     base_id: u32,
     type_name: String,
-    generated: bool,
+    /// What stands behind the type's name, such as the scale of a `numeric`, as a number.
+    modifier: i32,
+    /// Computed by the database: when it is written, or when it is read.
+    generated: Generated,
     bytewise: bool,
     /// Equal where its bytes are: an enum, or a text of a deterministic collation.
     is_text: bool,
+}
+
+/// Whether a column's values are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Generated {
+    No,
+    Stored,
+    Virtual,
 }
 
 impl There {
@@ -255,14 +267,15 @@ fn find(connection: &mut Connection, name: &str) -> Result<Found, Error> {
 fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Error> {
     // A collation compares bytes where it is C or POSIX of the C library, or PostgreSQL's own.
     let sql = format!(
-        "SELECT a.attname, a.atttypid, t.typname, a.attgenerated <> '', \
+        "SELECT a.attname, a.atttypid, t.typname, a.attgenerated, \
          coalesce(CASE WHEN c.collprovider = 'd' \
           THEN d.datcollate IN ('C', 'POSIX') AND coalesce(to_jsonb(d)->>'datlocprovider', 'c') = 'c' \
           ELSE c.collprovider = 'c' AND c.collcollate IN ('C', 'POSIX') OR c.collprovider = 'b' END, false), t.oid, \
-         t.typtype = 'e' OR t.typname IN ('text', 'varchar', 'name') AND coalesce(c.collisdeterministic, true) \
-         FROM pg_attribute a JOIN pg_type t ON t.oid = (WITH RECURSIVE b(id) AS (SELECT a.atttypid UNION ALL \
-          SELECT d.typbasetype FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype = 'd') \
-          SELECT b.id FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype <> 'd') \
+         t.typtype = 'e' OR t.typname IN ('text', 'varchar', 'name') AND coalesce(c.collisdeterministic, true), base.modifier \
+         FROM pg_attribute a JOIN LATERAL (WITH RECURSIVE b(id, modifier) AS (SELECT a.atttypid, a.atttypmod UNION ALL \
+          SELECT d.typbasetype, greatest(b.modifier, d.typtypmod) FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype = 'd') \
+          SELECT b.id, b.modifier FROM b JOIN pg_type d ON d.oid = b.id AND d.typtype <> 'd') base ON true \
+         JOIN pg_type t ON t.oid = base.id \
          LEFT JOIN pg_collation c ON c.oid = a.attcollation \
          JOIN pg_database d ON d.datname = current_database() \
          WHERE a.attrelid = {relation} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
@@ -272,10 +285,15 @@ fn columns(connection: &mut Connection, relation: u32) -> Result<Vec<There>, Err
         name: text(row, 0).to_owned(),
         type_id: text(row, 1).parse().unwrap_or_default(),
         type_name: text(row, 2).to_owned(),
-        generated: text(row, 3) == "t",
+        generated: match text(row, 3) {
+            "" => Generated::No,
+            "s" => Generated::Stored,
+            _ => Generated::Virtual,
+        },
         bytewise: text(row, 4) == "t",
         base_id: text(row, 5).parse().unwrap_or_default(),
         is_text: text(row, 6) == "t",
+        modifier: text(row, 7).parse().unwrap_or(-1),
     };
     Ok(rows.iter().map(column).collect())
 }
@@ -291,11 +309,19 @@ fn mapping(
         let there = columns.iter().find(|column| column.name == name);
         let there = there
             .ok_or_else(|| refusal(format!("the table {} has no column {name}", found.name)))?;
-        if there.generated {
-            let why = format!("the column {name} is generated, and changes do not tell those");
-            return Err(refusal(why));
+        match there.generated {
+            Generated::No => Ok(there),
+            Generated::Stored => {
+                Err(refusal(format!("the column {name} is generated, and can be in values alone")))
+            }
+            Generated::Virtual => Err(refusal(format!(
+                "the column {name} is computed when it is read, and changes do not tell those: let it be GENERATED … STORED"
+            ))),
         }
-        Ok(there)
+    };
+    let stored = |name: &str| {
+        let there = columns.iter().find(|column| column.name == name);
+        there.filter(|there| there.generated == Generated::Stored)
     };
     let column = |there: &There| Column {
         name: there.name.clone(),
@@ -305,18 +331,31 @@ fn mapping(
     let (mut used, mut kinds) = (Vec::new(), Vec::new());
     for (name, option) in &words.key {
         let there = named(name)?;
-        let kind = Kind::of(&there.type_name, option.as_deref(), there.bytewise);
-        kinds.push(kind.map_err(|why| refusal(format!("the key column {name}: {why}")))?);
+        let kind = Kind::of(&there.type_name, option.as_deref(), there.bytewise)
+            .map_err(|why| refusal(format!("the key column {name}: {why}")))?;
+        let number = Number::of(&there.type_name, there.modifier);
+        kinds.push(number.map_or(kind, Kind::Number));
         used.push(column(there));
     }
-    let values: &[String] = match &words.value {
+    let items: &[Item] = match &words.value {
         ValueWords::Empty => &[],
-        ValueWords::Column(name) => std::slice::from_ref(name),
-        ValueWords::Json(names) => names,
+        ValueWords::Column(item) => std::slice::from_ref(item),
+        ValueWords::Json(items) => items,
     };
-    for name in values {
-        used.push(column(named(name)?));
+    for item in items {
+        let name = &item.column;
+        // Whether changes tell it is for the publication to say.
+        let there = stored(name).map_or_else(|| named(name), Ok)?;
+        if item.path.is_some() && !matches!(there.base_id, JSON | JSONB) {
+            return Err(refusal(format!(
+                "`->` and `->>` look into json and jsonb, and the column {name} is of type {}",
+                there.type_name
+            )));
+        }
+        used.push(column(there));
     }
+    let is_whole = |item: &Item| item.path.is_none() && item.name == item.column;
+    let items = if items.iter().all(is_whole) { Vec::new() } else { items.to_vec() };
     let values = used.len() - kinds.len();
     let mut filter = words.filter.clone();
     if let Some(filter) = &mut filter {
@@ -339,6 +378,7 @@ fn mapping(
         values,
         filter,
         kinds,
+        items,
         json: matches!(words.value, ValueWords::Json(_)),
         key_bytes_max: settings.key_bytes_max,
     })

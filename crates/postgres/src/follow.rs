@@ -83,7 +83,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         }
     }
     shared.lock().ended = true;
-    shared.changed.notify_all();
+    shared.wake_all();
 }
 
 /// Drops our slot. One that somebody else reads, or that is another database's, is not ours.

@@ -34,6 +34,12 @@ pub(crate) fn fields(text: &str) -> Result<Vec<Field>, String> {
     if rest.0.is_empty() { Ok(fields) } else { Err(odd()) }
 }
 
+/// The text of a JSON string, given with its quotes.
+pub(crate) fn string(quoted: &str) -> Option<String> {
+    let mut rest = Rest(quoted);
+    rest.string().filter(|_| rest.0.is_empty())
+}
+
 /// What was not read yet.
 struct Rest<'a>(&'a str);
 

@@ -17,6 +17,7 @@
 pub mod filter;
 pub mod followed;
 pub mod mapping;
+pub mod number;
 pub mod output;
 mod page;
 pub mod range;
@@ -33,6 +34,7 @@ mod json;
 mod loads;
 mod login;
 mod password;
+pub mod path;
 mod pool;
 mod publication;
 mod query;

@@ -238,6 +238,7 @@ impl State {
         load.trouble = Some(trouble.to_owned());
         let (deadline, trouble) = (load.deadline, load.trouble.clone());
         self.watch.loads_again += 1;
+        self.put_back = true;
         let not_before = Instant::now() + pause;
         self.jobs.push_back(Job {
             work: Work::Load(fetch),
@@ -377,11 +378,14 @@ fn with_changes(pairs: KeyValues, range: &KeyRange, late: &[Arc<[Change]>]) -> V
             changed.insert(&change.key, change.value.as_ref());
         }
     }
-    let pair = |key, value| Pair { key, value, attributes: Attributes::default() };
+    let pair = |(key, value)| Pair { key, value, attributes: Attributes::default() };
+    if changed.is_empty() {
+        return pairs.into_iter().map(pair).collect();
+    }
     let kept = pairs.into_iter().filter(|(key, _)| !changed.contains_key(&**key));
-    let mut all: Vec<_> = kept.map(|(key, value)| pair(key, value)).collect();
+    let mut all: Vec<_> = kept.map(pair).collect();
     let late =
-        changed.iter().filter_map(|(key, value)| Some(pair(key.to_vec(), (*value)?.clone())));
+        changed.iter().filter_map(|(key, value)| Some(pair((key.to_vec(), (*value)?.clone()))));
     all.extend(late);
     all
 }

@@ -1,8 +1,8 @@
 //! Which row is which key, and what value it has.
 //!
 //! The words of a mapping are `table` (a name, perhaps with its schema), `key` (columns in order, each perhaps with an
-//! option behind a colon, see [`crate::text`]), `value`: one column, `JSON (a, b)`, or `EMPTY`, and `where`, see [`crate::filter`]. Names are read
-//! as SQL reads them: small letters, unless in double quotes.
+//! option behind a colon, see [`crate::text`]), `value`: one column, `JSON (a, b)`, or `EMPTY`, and `where`, see [`crate::filter`]. A column of the
+//! value may be looked into, see [`crate::path`]. Names are read as SQL reads them: small letters, unless in double quotes.
 //!
 //! A row's key is the table's prefix and the texts of the key columns, with `|` between.
 //!
@@ -13,6 +13,7 @@
 //!   from the texts that PostgreSQL prints with the same settings.
 
 use crate::filter::{self, Filter, NotSent};
+use crate::path::{Part, Path};
 use crate::text::Kind;
 
 /// The words of a mapping, read but not yet compared with the database.
@@ -34,9 +35,28 @@ pub enum ValueWords {
     /// Nothing: it is empty.
     Empty,
     /// One column's text; empty for NULL.
-    Column(String),
+    Column(Item),
     /// A JSON object of these columns.
-    Json(Vec<String>),
+    Json(Vec<Item>),
+}
+
+/// A column of a value, or a part of one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Item {
+    /// The column.
+    pub column: String,
+    /// Where in its value to look; `None`: it is the whole of it.
+    pub path: Option<Path>,
+    /// What it is called in an object.
+    pub name: String,
+}
+
+impl Item {
+    /// A whole column.
+    #[must_use]
+    pub fn whole(name: String) -> Self {
+        Self { column: name.clone(), path: None, name }
+    }
 }
 
 /// A column that a mapping uses.
@@ -65,6 +85,8 @@ pub struct Mapping {
     pub filter: Option<Filter>,
     /// How the key's columns are written.
     pub kinds: Vec<Kind>,
+    /// What of the value's columns it is made of; empty where they all are whole.
+    pub items: Vec<Item>,
     /// Whether the value is a JSON object.
     pub json: bool,
     /// Longer keys are left out.
@@ -98,12 +120,12 @@ pub enum Value {
 /// # Errors
 /// A sentence that says which word is wrong.
 pub fn words(pairs: &[(String, String)]) -> Result<Words, String> {
-    let (mut table, mut key, mut value, mut filter) = (None, None, ValueWords::Empty, None);
+    let (mut table, mut key, mut value, mut filter) = (None, None, "EMPTY", None);
     for (word, text) in pairs {
         match word.to_ascii_lowercase().as_str() {
             "table" => table = Some(text.trim().to_owned()),
             "key" => key = Some(names(text)?),
-            "value" => value = value_words(text)?,
+            "value" => value = text,
             "where" => filter = Some(filter::parse(text)?),
             other => {
                 return Err(format!(
@@ -114,32 +136,83 @@ pub fn words(pairs: &[(String, String)]) -> Result<Words, String> {
     }
     let table = table.filter(|table| !table.is_empty()).ok_or("the mapping lacks TABLE name")?;
     let key = key.filter(|key| !key.is_empty()).ok_or("the mapping lacks KEY (column, …)")?;
+    let value = value_words(value, &table)?;
     Ok(Words { table, key, value, filter })
 }
 
-fn value_words(text: &str) -> Result<ValueWords, String> {
+fn value_words(text: &str, table: &str) -> Result<ValueWords, String> {
     let text = text.trim();
     if text.eq_ignore_ascii_case("empty") {
         return Ok(ValueWords::Empty);
     }
     let json = text.get(..4).filter(|word| word.eq_ignore_ascii_case("json"));
     let rest = json.map(|_| text[4..].trim_start()).filter(|rest| rest.starts_with('('));
-    let plain = |list: Vec<(String, Option<String>)>| {
-        list.into_iter().map(|(name, option)| match option {
-            Some(option) => Err(format!("`:{option}` is for key columns alone")),
-            None => Ok(name),
-        })
+    let mut columns = items(rest.unwrap_or(text), table)?;
+    if rest.is_none() {
+        return match columns.len() {
+            0 => Ok(ValueWords::Empty),
+            1 => Ok(ValueWords::Column(columns.remove(0))),
+            _ => Err("a value of several columns is written JSON (a, b)".to_owned()),
+        };
+    }
+    let unnamed = columns.iter().find(|item| item.path.is_some() && item.name.is_empty());
+    match unnamed {
+        Some(item) => Err(format!(
+            "a part of {} needs a name in JSON: {}->>'city' AS city",
+            item.column, item.column
+        )),
+        None => Ok(ValueWords::Json(columns)),
+    }
+}
+
+/// Reads a list of columns and parts of columns, perhaps in parentheses.
+fn items(text: &str, table: &str) -> Result<Vec<Item>, String> {
+    let text = text.trim();
+    let inner = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text);
+    let mut list = Vec::new();
+    let mut rest = inner.trim();
+    while !rest.is_empty() {
+        let whole = rest;
+        let (column, after) =
+            name(rest).ok_or_else(|| format!("`{rest}` begins with no column name"))?;
+        let (path, mut after) = Path::read(after)?;
+        let mut item = Item { column: column.clone(), name: String::new(), path };
+        if let Some(label) = after.get(..3).filter(|word| word.eq_ignore_ascii_case("as ")) {
+            let (label, behind) = name(after[label.len()..].trim_start())
+                .ok_or_else(|| format!("behind AS in `{whole}` stands no name"))?;
+            (item.name, after) = (label, behind.trim_start());
+        } else if item.path.is_none() {
+            item.name = column;
+        }
+        list.push(item);
+        rest = match after.strip_prefix(',') {
+            Some(next) if !next.trim().is_empty() => next.trim_start(),
+            None if after.is_empty() => after,
+            _ if after.starts_with(':') && !after.starts_with("::") => {
+                let end = after.find(',').unwrap_or(after.len());
+                return Err(format!("`{}` is for key columns alone", after[..end].trim()));
+            }
+            None if after.starts_with(|next: char| next.is_ascii_punctuation()) => {
+                return Err(no_expression(whole, table));
+            }
+            _ => return Err(format!("`{text}` is no list of column names with commas between")),
+        };
+    }
+    Ok(list)
+}
+
+/// Why an expression cannot be a value, and what is to be done.
+fn no_expression(text: &str, table: &str) -> String {
+    let mut depth = 0;
+    let ends = |next: char| {
+        depth += i32::from(next == '(') - i32::from(next == ')');
+        depth < 0 || depth == 0 && next == ','
     };
-    if let Some(rest) = rest {
-        let columns: Result<Vec<_>, _> = plain(names(rest)?).collect();
-        return columns.map(ValueWords::Json);
-    }
-    let mut columns = plain(names(text)?).collect::<Result<Vec<_>, _>>()?;
-    match columns.len() {
-        0 => Ok(ValueWords::Empty),
-        1 => Ok(ValueWords::Column(columns.remove(0))),
-        _ => Err("a value of several columns is written JSON (a, b)".to_owned()),
-    }
+    let expression = text.split(ends).next().unwrap_or(text).trim();
+    format!(
+        "`{expression}` is no column, and no path like data->'a'->>'b' into one. Have PostgreSQL compute it: ALTER TABLE {table} ADD derived text \
+         GENERATED ALWAYS AS ({expression}) STORED, and name the column `derived` here (its changes are told by PostgreSQL 18 and by follow=triggers)"
+    )
 }
 
 /// Reads a list of names with options, perhaps in parentheses.
@@ -248,26 +321,40 @@ impl Mapping {
             return if unchanged == cells.len() { Value::Unchanged } else { Value::Unknown };
         }
         if !self.json {
-            return Value::Known(match cells.first() {
-                Some(Cell::Text(text)) => text.as_bytes().to_vec(),
+            return Value::Known(match (cells.first(), self.part(cells, 0)) {
+                (_, Some(Part::Json(part))) => part.as_bytes().to_vec(),
+                (_, Some(Part::Text(part))) => part.into_bytes(),
+                (Some(Cell::Text(text)), None) => text.as_bytes().to_vec(),
                 _ => Vec::new(),
             });
         }
         let mut json = Vec::with_capacity(64);
         json.push(b'{');
-        for (column, cell) in self.value_columns().iter().zip(cells) {
+        for (at, (column, cell)) in self.value_columns().iter().zip(cells).enumerate() {
             if json.len() > 1 {
                 json.push(b',');
             }
-            json_text(&column.name, &mut json);
+            json_text(self.items.get(at).map_or(&column.name, |item| &item.name), &mut json);
             json.push(b':');
-            match cell {
-                Cell::Text(text) => json_value(column.base_id, text, &mut json),
-                Cell::Null | Cell::Unchanged => json.extend_from_slice(b"null"),
+            match (cell, self.part(cells, at)) {
+                (_, Some(Part::Json(part))) => json.extend_from_slice(part.as_bytes()),
+                (_, Some(Part::Text(part))) => json_text(&part, &mut json),
+                (Cell::Text(text), None) => json_value(column.base_id, text, &mut json),
+                _ => json.extend_from_slice(b"null"),
             }
         }
         json.push(b'}');
         Value::Known(json)
+    }
+
+    /// The part of a column of the value that is asked for; `None`: the whole of it.
+    fn part<'a>(&self, cells: &[Cell<'a>], at: usize) -> Option<Part<'a>> {
+        let path = self.items.get(at)?.path.as_ref()?;
+        let column = self.value_columns().get(at)?;
+        Some(match cells.get(at) {
+            Some(Cell::Text(text)) => path.of(text, column.base_id == JSONB),
+            _ => Part::Null,
+        })
     }
 
     /// What PostgreSQL reads the key columns of `key` from; `None` if it is no row's key.
@@ -282,13 +369,17 @@ impl Mapping {
     }
 }
 
+/// The object id of the type jsonb, and that of json.
+pub(crate) const JSONB: u32 = 3802;
+pub(crate) const JSON: u32 = 114;
+
 /// Appends a value of a type as JSON.
 fn json_value(type_id: u32, text: &str, out: &mut Vec<u8>) {
     // The fixed object ids of PostgreSQL's own types.
     match type_id {
         16 => out.extend_from_slice(if text == "t" { b"true" } else { b"false" }),
         // int8, int2, int4, oid, json, jsonb
-        20 | 21 | 23 | 26 | 114 | 3802 => out.extend_from_slice(text.as_bytes()),
+        20 | 21 | 23 | 26 | JSON | JSONB => out.extend_from_slice(text.as_bytes()),
         // float4, float8, numeric, which may be NaN or infinite
         700 | 701 | 1700 if !text.ends_with(['N', 'y']) => out.extend_from_slice(text.as_bytes()),
         _ => json_text(text, out),
@@ -334,11 +425,37 @@ mod tests {
             read.key,
             key.map(|(name, option)| (name.to_owned(), option.map(str::to_owned)))
         );
-        assert_eq!(read.value, ValueWords::Json(vec!["a".to_owned(), "B".to_owned()]));
+        let whole = |name: &str| Item::whole(name.to_owned());
+        assert_eq!(read.value, ValueWords::Json(vec![whole("a"), whole("B")]));
         let read = words(&pairs(&[("TABLE", "p"), ("KEY", "a,b"), ("VALUE", "json")])).unwrap();
-        assert_eq!(read.value, ValueWords::Column("json".to_owned()));
+        assert_eq!(read.value, ValueWords::Column(whole("json")));
+        let value_words = |text| value_words(text, "posts");
         assert_eq!(value_words("Empty"), Ok(ValueWords::Empty));
-        assert_eq!(value_words("\"Empty\""), Ok(ValueWords::Column("Empty".to_owned())));
+        assert_eq!(value_words("\"Empty\""), Ok(ValueWords::Column(whole("Empty"))));
+        let Ok(ValueWords::Json(items)) =
+            value_words("JSON (id, data->'a' ->> 'b, c' as \"B\", data AS d)")
+        else {
+            panic!("three columns");
+        };
+        let named: Vec<_> = items.iter().map(|item| (&*item.column, &*item.name)).collect();
+        assert_eq!(named, [("id", "id"), ("data", "B"), ("data", "d")]);
+        assert!(items[1].path.is_some() && items[2].path.is_none());
+        for (text, why) in [
+            ("lower(name)", "GENERATED ALWAYS AS (lower(name)) STORED"),
+            ("JSON (a, coalesce(b, 'x, y'), c)", "AS (coalesce(b, 'x, y')) STORED"),
+            (
+                "first || last",
+                "ALTER TABLE posts ADD derived text GENERATED ALWAYS AS (first || last)",
+            ),
+            ("data->>'a'->'b'", "is a text"),
+            ("JSON (data->'a')", "needs a name"),
+            ("a::text", "AS (a::text)"),
+            ("b:4", "for key columns alone"),
+            ("b c", "no list"),
+        ] {
+            let found = value_words(text).unwrap_err();
+            assert!(found.contains(why), "{text}: {found}");
+        }
         for wrong in [
             &[("key", "a")][..],
             &[("table", "p")],
@@ -375,6 +492,7 @@ mod tests {
             ],
             values: 5,
             filter: None,
+            items: Vec::new(),
             json,
             key_bytes_max: 64,
         }
@@ -408,6 +526,25 @@ mod tests {
         for key in [&b"p|a"[..], b"p|a|7", b"p|a|0000000007|x", b"q|a|0000000007"] {
             assert_eq!(mapping.literals(key), None);
         }
+        let item = |path: &str, name: &str| Item {
+            path: Path::read(path).unwrap().0,
+            ..Item::whole(name.to_owned())
+        };
+        let cells =
+            [Text("a"), Text("7"), Text("x"), Text("1"), Null, Text("[{\"t\": \"é\\n\"}]"), Null];
+        mapping.items = vec![
+            item("", "tweet"),
+            item("", "n"),
+            item("", "score"),
+            item("->0->>'t'", "first"),
+            item("", "hot"),
+        ];
+        let json = r#"{"tweet":"x","n":1,"score":null,"first":"é\n","hot":null}"#;
+        assert_eq!(mapping.value(&cells), Value::Known(json.as_bytes().to_vec()));
+        mapping.items[3] = item("->0", "first");
+        let json = r#"{"tweet":"x","n":1,"score":null,"first":{"t": "é\n"},"hot":null}"#;
+        assert_eq!(mapping.value(&cells), Value::Known(json.as_bytes().to_vec()));
+        mapping.items.clear();
         mapping.json = false;
         mapping.columns.truncate(3);
         mapping.values = 1;

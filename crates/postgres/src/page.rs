@@ -132,7 +132,8 @@ pub(crate) struct PageRows<'a> {
     rows: u64,
     first: Option<String>,
     last: Option<String>,
-    last_key: Option<Vec<u8>>,
+    /// The last row's key where it is beside the range; `None`: it is that of the last pair.
+    last_beside: Option<Vec<u8>>,
     /// P1.
     is_ordered: bool,
     /// Whether a longer text begins with the first row's.
@@ -144,11 +145,11 @@ impl<'a> PageRows<'a> {
         Self {
             page,
             query,
-            pairs: Vec::new(),
+            pairs: Vec::with_capacity(page.rows.min(1024) as usize),
             rows: 0,
             first: None,
             last: None,
-            last_key: None,
+            last_beside: None,
             is_ordered: true,
             is_begun_by_first: true,
         }
@@ -165,13 +166,20 @@ impl<'a> PageRows<'a> {
             self.last = text.map(str::to_owned);
         }
         let Some((key, value)) = pair else { return };
-        if let (Edge::Last, Some(last)) = (self.page.edge, &self.last_key) {
-            self.is_ordered &= if self.page.reverse { key < *last } else { key > *last };
+        if let (Edge::Last, Some(last)) = (self.page.edge, self.last_key()) {
+            self.is_ordered &= if self.page.reverse { &*key < last } else { &*key > last };
         }
-        self.last_key = Some(key.clone());
         if self.query.range.contains(&key) {
+            self.last_beside = None;
             self.pairs.push((key, value));
+        } else {
+            self.last_beside = Some(key);
         }
+    }
+
+    fn last_key(&self) -> Option<&[u8]> {
+        let within = || self.pairs.last().map(|(key, _)| &**key);
+        self.last_beside.as_deref().or_else(within)
     }
 
     /// The pairs, and the part of the range that they are all of (`None`: all of it), where some of it is known. `cut`: some rows were not
@@ -181,7 +189,7 @@ impl<'a> PageRows<'a> {
             return Some((self.pairs, None));
         }
         let range = &self.query.range;
-        let last_key = self.last_key.filter(|_| self.is_ordered)?;
+        let last_key = self.last_key().filter(|_| self.is_ordered)?.to_vec();
         let behind = [&*last_key, &[0]].concat();
         let known = match self.page.edge {
             Edge::Last if self.page.reverse => KeyRange::new(&last_key, &range.last),
@@ -232,9 +240,20 @@ pub(crate) fn page_rows(row_bytes: u64) -> u64 {
     }
 }
 
-/// The cells of a row.
-pub(crate) fn cells<'a>(columns: &[Option<&'a str>]) -> Vec<Cell<'a>> {
-    columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text)).collect()
+/// Rows of up to so many columns need no list of their own.
+const COLUMNS_FEW: usize = 16;
+
+/// Calls with the cells of a row.
+pub(crate) fn with_cells<T>(columns: &[Option<&str>], then: impl FnOnce(&[Cell<'_>]) -> T) -> T {
+    let mut cells = columns.iter().map(|text| text.map_or(Cell::Null, Cell::Text));
+    let mut few = [Cell::Null; COLUMNS_FEW];
+    match few.get_mut(..columns.len()) {
+        Some(few) => {
+            few.iter_mut().zip(&mut cells).for_each(|(one, cell)| *one = cell);
+            then(few)
+        }
+        None => then(&cells.collect::<Vec<_>>()),
+    }
 }
 
 #[cfg(test)]
@@ -259,6 +278,7 @@ mod tests {
             kinds: types.iter().map(kind).collect(),
             values: 0,
             filter: None,
+            items: Vec::new(),
             json: false,
             key_bytes_max: 1024,
         };
@@ -311,6 +331,9 @@ mod tests {
         }
         match text.parse::<i64>() {
             Ok(number) if !term.contains("COLLATE") => (number + 1000).to_be_bytes().to_vec(),
+            _ if text.contains('.') => {
+                (text.parse::<f64>().unwrap() + 1000.0).to_bits().to_be_bytes().to_vec()
+            }
             _ => text.clone().into_bytes(),
         }
     }
@@ -318,7 +341,9 @@ mod tests {
     #[test]
     fn what_is_known_of_a_range_is_all_there_is() {
         let mut random = fastrand::Rng::with_seed(11);
-        let shapes: [&[(&str, bool)]; 6] = [
+        let shapes: [&[(&str, bool)]; 8] = [
+            &[("numeric", true), ("text", true)],
+            &[("text", true), ("float4", true)],
             &[("int2", true)],
             &[("text", true)],
             &[("text", true), ("int2", true)],
@@ -335,6 +360,9 @@ mod tests {
                     "text" => {
                         let length = random.usize(0..3);
                         (0..length).map(|_| letters[random.usize(0..letters.len())]).collect()
+                    }
+                    "numeric" | "float4" => {
+                        format!("{:.3}", f64::from(random.i16(-12..12)) / 8.0)
                     }
                     _ => random.i16(-12..12).to_string(),
                 };

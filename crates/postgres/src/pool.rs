@@ -13,7 +13,7 @@ use crate::state::{Job, Line, Shared, State, TableReadiness, Way, Work};
 use crate::wire::{Connection, Error};
 use crate::write::{self, Failed};
 use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a job is put off that met a broken connection.
@@ -27,7 +27,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What a thread of the pool does: those that load never keep those that write from their work, nor the other way round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
+pub(crate) enum Side {
     /// Loads and declarations.
     Load,
     /// Writes, and questions where the log ends.
@@ -35,7 +35,7 @@ enum Side {
 }
 
 impl Side {
-    fn of(work: &Work) -> Self {
+    pub(crate) fn of(work: &Work) -> Self {
         match work {
             Work::Load(_) | Work::Declare { .. } | Work::Examine { .. } => Self::Load,
             Work::Position { .. } | Work::Write { .. } => Self::Write,
@@ -57,7 +57,7 @@ pub(crate) fn load(shared: &Arc<Shared>) {
 /// Whether more waits to be written than threads wait to write it.
 pub(crate) fn lacks_writers(state: &State) -> bool {
     let jobs = state.jobs.iter().filter(|job| Side::of(&job.work) == Side::Write);
-    jobs.count() > state.writers_waiting
+    jobs.count() > state.waiting[Side::Write as usize].iter().sum()
 }
 
 /// Begins a thread that writes, until the source ends or nothing has been written for long.
@@ -122,6 +122,7 @@ fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<
                 continue;
             }
             if job.not_before > now && !late {
+                wait = wait.min(job.not_before - now);
                 waiting = true;
                 at += 1;
                 continue;
@@ -142,7 +143,7 @@ fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<
                 continue;
             }
             // Connections that are there are taken before new ones are made.
-            let theirs = connection.is_none() && state.waiting_connected[side as usize] > 0;
+            let theirs = connection.is_none() && state.waiting[side as usize][0] > 0;
             if theirs && now < job.not_before + CONNECTED_FIRST && work.is_ok() && !late {
                 wait = wait.min(CONNECTED_FIRST);
                 waiting = true;
@@ -151,7 +152,14 @@ fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<
             }
             let job = &mut state.jobs[at];
             match work {
-                Ok(()) if !late => return state.jobs.remove(at),
+                Ok(()) if !late => {
+                    let job = state.jobs.remove(at);
+                    let more = state.jobs.iter().any(|job| Side::of(&job.work) == side);
+                    if more || state.has_news() {
+                        shared.wake(&state, side);
+                    }
+                    return job;
+                }
                 Ok(()) => {}
                 Err(reason) => job.trouble = Some(reason),
             }
@@ -179,14 +187,7 @@ fn next(shared: &Shared, connection: &mut Option<Pooled>, side: Side) -> Option<
             }
         }
         let length = if waiting { wait } else { Duration::from_millis(500) };
-        let connected = usize::from(connection.is_some());
-        let writes = usize::from(side == Side::Write);
-        state.waiting_connected[side as usize] += connected;
-        state.writers_waiting += writes;
-        let waited = shared.changed.wait_timeout(state, length);
-        state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.waiting_connected[side as usize] -= connected;
-        state.writers_waiting -= writes;
+        state = shared.wait(state, (side, connection.is_some()), length);
     }
 }
 
@@ -311,6 +312,8 @@ fn attempt(
                 None => Err("the table was withdrawn".to_owned()),
             };
             shared.lock().tell(News::Declared { request: *request, answer });
+            // What waited for it.
+            shared.wake_all();
         }
         Work::Examine { request, words } => {
             let connection = ready(shared, connection)?;
@@ -345,12 +348,15 @@ fn attempt(
             };
             let mut state = shared.lock();
             let queue = state.way == Some(Way::Queue);
-            let at = if queue { state.after_now() } else { done.position };
+            let at = match queue {
+                true => state.after_now(),
+                // The end of the log may lie within the head of a block, where nothing is ever told.
+                false => before_head(done.position, state.watch.log_block_bytes),
+            };
             let written = Written { position: state.position_at(at), removed: done.removed };
             state.tell(News::Written { request: *request, answer: Ok(written) });
         }
     }
-    shared.changed.notify_all();
     Ok(())
 }
 
@@ -387,7 +393,9 @@ fn attempt_load(
     if found.is_err() {
         // Which of them went wrong is seen when each is alone.
         let again = beside.into_iter().map(|job| Job { alone: true, ..job });
-        shared.lock().jobs.extend(again);
+        let mut state = shared.lock();
+        state.jobs.extend(again);
+        state.put_back = true;
     }
     let found = match found {
         Err(error) if error.code == ALTERED_CODE => {
@@ -440,7 +448,7 @@ pub(crate) fn before_head(position: u64, block_bytes: u64) -> u64 {
 pub(crate) fn up(shared: &Shared) {
     shared.lock().set_health(Health::Up);
     shared.pass_on();
-    shared.changed.notify_all();
+    shared.wake_all();
 }
 
 /// The name of a slot's position for a statement.

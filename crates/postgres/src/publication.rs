@@ -32,12 +32,15 @@ fn published(
         "SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot, \
          t.tablename IS NOT NULL, to_jsonb(t)->>'rowfilter', \
          (SELECT string_agg(one, chr(1)) FROM jsonb_array_elements_text( \
-          CASE jsonb_typeof(to_jsonb(t)->'attnames') WHEN 'array' THEN to_jsonb(t)->'attnames' END) one) \
-         FROM pg_publication p LEFT JOIN (pg_publication_tables t JOIN pg_class c ON c.oid = {} \
+          CASE jsonb_typeof(to_jsonb(t)->'attnames') WHEN 'array' THEN to_jsonb(t)->'attnames' END) one), \
+         (SELECT string_agg(attname, chr(1)) FROM pg_attribute WHERE attrelid = {relation} AND attgenerated <> ''), \
+         current_setting('server_version_num')::int >= 180000, \
+         to_jsonb(p)->>'pubgencols' \
+         FROM pg_publication p LEFT JOIN (pg_publication_tables t JOIN pg_class c ON c.oid = {relation} \
           JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = t.schemaname \
           AND c.relname = t.tablename) ON t.pubname = p.pubname \
          WHERE p.pubname = {publication}",
-        found.relation
+        relation = found.relation
     );
     let rows = connection.rows(&sql)?;
     let name = &settings.publication;
@@ -53,6 +56,26 @@ fn published(
             "tells the changes of partitions as their own: ALTER PUBLICATION {name} SET \
              (publish_via_partition_root = true)"
         ));
+    }
+    // Columns that are generated are told by newer servers alone, where that is asked for.
+    let generated: Vec<_> = text(row, 5).split('\u{1}').collect();
+    let is_told = |name: &str| match text(row, 2) {
+        "t" => text(row, 4).split('\u{1}').any(|told| told == name),
+        _ => text(row, 7) == "s",
+    };
+    let untold = |column: &&Column| generated.contains(&&*column.name) && !is_told(&column.name);
+    if let Some(column) = mapping.columns.iter().find(untold) {
+        let column = &column.name;
+        return refuse(match text(row, 6) {
+            "t" => format!(
+                "does not tell the generated column {column} of {}: ALTER PUBLICATION {name} SET (publish_generated_columns = stored)",
+                found.name
+            ),
+            _ => format!(
+                "cannot tell the generated column {column} of {}: PostgreSQL 18 can, and so can triggers (follow=triggers)",
+                found.name
+            ),
+        });
     }
     if text(row, 2) != "t" {
         return Ok(Published::Others);

@@ -6,7 +6,7 @@
 use crate::catalog::refusal;
 use crate::loads::{Found, KeyValues, Query};
 use crate::mapping::{Mapping, Value, quoted_name};
-use crate::page::{PAGE_BYTES_MAX, Page, PageRows, cells, pages};
+use crate::page::{PAGE_BYTES_MAX, Page, PageRows, pages, with_cells};
 use crate::range::condition;
 use crate::room::{Full, Held};
 use crate::signature::COMPARED_AGAIN;
@@ -40,17 +40,18 @@ pub(crate) fn restricted(mapping: &Mapping, wanted: String) -> String {
 
 /// The key and the value of a row, if it has a key.
 pub(crate) fn pair_of(query: &Query, columns: &[Option<&str>]) -> Option<(Vec<u8>, Vec<u8>)> {
-    let cells = cells(columns);
     let mapping = &query.ready.mapping;
-    if mapping.keeps(&cells) != Ok(true) {
-        return None;
-    }
-    let key = mapping.key(&cells)?;
-    match mapping.value(&cells) {
-        Value::Known(value) => Some((key, value)),
-        // No cell of a query is left out.
-        _ => None,
-    }
+    with_cells(columns, |cells| {
+        if mapping.keeps(cells) != Ok(true) {
+            return None;
+        }
+        let key = mapping.key(cells)?;
+        match mapping.value(cells) {
+            Value::Known(value) => Some((key, value)),
+            // No cell of a query is left out.
+            _ => None,
+        }
+    })
 }
 
 /// The pairs of a load, as its rows come.

@@ -94,6 +94,9 @@ fn bounds(
     high: Option<&[u8]>,
     last_column: bool,
 ) -> Option<Vec<String>> {
+    if let Kind::Number(number) = kind {
+        return number.bounds(name, low, high);
+    }
     if kind == Kind::Plain || (low.is_empty() && high.is_none()) {
         return Some(Vec::new());
     }
@@ -201,6 +204,7 @@ mod tests {
                 .collect(),
             values: 0,
             filter: None,
+            items: Vec::new(),
             json: false,
             key_bytes_max: 1024,
         }
@@ -290,7 +294,15 @@ mod tests {
         let (operator, rest) = text[5..].split_once(' ').unwrap();
         let (value, behind) = quoted(rest);
         let number = |text: &str| text.parse::<i64>().unwrap();
+        let fraction = |text: &str| text.parse::<f64>().unwrap();
         match operator {
+            ">" => (fraction(cell) > fraction(&value), behind),
+            "<" if value == "Infinity" => (true, behind),
+            // No text that is drawn is a number.
+            ">=" | "<=" if cell.parse::<f64>().is_ok() => {
+                let order = fraction(cell).partial_cmp(&fraction(&value)).unwrap();
+                (order.is_eq() || order.is_lt() == (operator == "<="), behind)
+            }
             "=" => (*cell == value, behind),
             ">=" => (*cell >= value, behind),
             "<" => (*cell < value, behind),
@@ -329,6 +341,8 @@ mod tests {
             mapping(&[("text", None), ("int2", Some("plain")), ("text", None)]),
             mapping(&[("text", None)]),
             mapping(&[("int2", Some("2")), ("int2", None)]),
+            mapping(&[("numeric", None), ("text", None)]),
+            mapping(&[("text", None), ("float8", None)]),
         ];
         let letters =
             ["a", "b", "{", "|", "}", "'", "é", "ÿ", "\u{FFFF}", "\u{10FFFF}", "\u{D7FF}"];
@@ -341,6 +355,7 @@ mod tests {
                         let length = random.usize(0..4);
                         (0..length).map(|_| letters[random.usize(0..letters.len())]).collect()
                     }
+                    Kind::Number(_) => (f64::from(random.i16(-99..99)) / 8.0).to_string(),
                     _ => random.i16(-120..120).to_string(),
                 };
                 mapping.kinds.iter().map(one).collect()

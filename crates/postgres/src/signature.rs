@@ -124,7 +124,7 @@ pub(crate) fn look(shared: &Shared, connection: &mut Connection) -> Result<Snaps
     let snapshot = found.next().and_then(|text| Snapshot::parse(&text));
     let snapshot = snapshot.ok_or_else(|| Error::broken("no snapshot"))?;
     compare(&mut shared.lock(), &tables, found);
-    shared.changed.notify_all();
+    shared.wake_all();
     Ok(snapshot)
 }
 

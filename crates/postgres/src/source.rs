@@ -1,7 +1,7 @@
 //! The source as the rest of Headwater sees it.
 
 use crate::mapping::{self, Words};
-use crate::pool::before_head;
+use crate::pool::{Side, before_head};
 use crate::settings::Settings;
 use crate::state::{Shared, Way, Work};
 use crate::terms::Terms;
@@ -89,8 +89,9 @@ impl Postgres {
     /// The words of a mapping; where they are none, that is the answer to the request.
     fn words(&self, request: u64, mapping: &[(String, String)]) -> Option<Words> {
         let words = mapping::words(mapping).map_err(|why| {
-            self.shared.lock().tell(News::Declared { request, answer: Err(why) });
-            self.shared.changed.notify_all();
+            let mut state = self.shared.lock();
+            state.tell(News::Declared { request, answer: Err(why) });
+            self.shared.wake(&state, Side::Load);
         });
         words.ok()
     }
@@ -117,8 +118,9 @@ impl Source for Postgres {
 
     fn load(&mut self, fetch: FetchId, range: &KeyRange, portion: Portion) {
         let deadline = Instant::now() + self.shared.settings.patience;
-        self.shared.lock().load(fetch, range, portion, deadline);
-        self.shared.changed.notify_all();
+        let mut state = self.shared.lock();
+        state.load(fetch, range, portion, deadline);
+        self.shared.wake(&state, Side::Load);
     }
 
     fn unfollow(&mut self, range: &KeyRange) {
@@ -198,7 +200,7 @@ impl Source for Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.shared.lock().stopping = true;
-        self.shared.changed.notify_all();
+        self.shared.wake_all();
         // The thread that reads the log drops the slot; but it may wait for the one that drops us.
         let until = Instant::now() + END_MAX;
         while !self.shared.lock().ended && Instant::now() < until {

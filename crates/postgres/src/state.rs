@@ -24,7 +24,7 @@ use crate::followed::Followed;
 use crate::loads::{Load, Recent};
 use crate::mapping::{Mapping, Words};
 use crate::output::Relation;
-use crate::pool;
+use crate::pool::{self, Side};
 use crate::room::Room;
 use crate::settings::Settings;
 use crate::signature::COMPARED_AGAIN;
@@ -45,7 +45,9 @@ pub(crate) struct Shared {
     /// Held by whoever passes news on, so that they keep their order.
     passing: Mutex<()>,
     /// Something that a thread may wait for has changed.
-    pub(crate) changed: Condvar,
+    changed: Condvar,
+    /// There is something to do for threads of a side, with a connection and without.
+    bells: [[Condvar; 2]; 2],
 }
 
 /// What is passed on.
@@ -82,11 +84,12 @@ pub(crate) struct State {
     pub(crate) alterations_told: bool,
     /// The tables are to be looked at soon.
     pub(crate) look: bool,
-    /// Threads with a connection that wait for something to load, and to write.
-    pub(crate) waiting_connected: [usize; 2],
-    /// Threads that write, and how many of them wait for something to write.
+    /// Threads that wait for something to do, of each side: with a connection, and without.
+    pub(crate) waiting: [[usize; 2]; 2],
+    /// Loads were put back into the queue, and nobody was told.
+    pub(crate) put_back: bool,
+    /// Threads that write.
     pub(crate) writers: usize,
-    pub(crate) writers_waiting: usize,
     /// How many transactions the log has told of.
     pub(crate) turn: u64,
     /// How often the log was begun anew, not where it had been left.
@@ -235,9 +238,9 @@ impl Shared {
             line: None,
             alterations_told: false,
             look: false,
-            waiting_connected: [0; 2],
+            waiting: [[0; 2]; 2],
+            put_back: false,
             writers: 0,
-            writers_waiting: 0,
             turn: 0,
             epoch: 0,
             base: Snapshot::default(),
@@ -252,8 +255,9 @@ impl Shared {
             watch: Watch { log_block_bytes: 8192, ..Watch::default() },
             generation: 0,
         };
-        let (state, passing, changed) = (Mutex::new(state), Mutex::default(), Condvar::new());
-        Self { settings, room: Arc::default(), sink, state, passing, changed }
+        let (state, passing) = (Mutex::new(state), Mutex::default());
+        let (changed, bells) = Default::default();
+        Self { settings, room: Arc::default(), sink, state, passing, changed, bells }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -265,7 +269,14 @@ impl Shared {
     pub(crate) fn pass_on(&self) {
         let _turn = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let next = self.lock().outbox.pop_front();
+            let next = {
+                let mut state = self.lock();
+                let next = state.outbox.pop_front();
+                if next.is_none() && std::mem::take(&mut state.put_back) {
+                    self.wake(&state, Side::Load);
+                }
+                next
+            };
             let heard = match next {
                 Some(Word::News(news)) => self.sink.tell(news),
                 Some(Word::Note(what, why)) => {
@@ -300,10 +311,42 @@ impl Shared {
         false
     }
 
+    /// Wakes who waits for anything at all.
+    pub(crate) fn wake_all(&self) {
+        self.changed.notify_all();
+        self.bells.iter().flatten().for_each(Condvar::notify_all);
+    }
+
+    /// Wakes a thread of a side that waits for something to do: one with a connection, else all of the others. To wake more would have
+    /// them take turns at the lock while one of them works. Whoever takes a job wakes the next one if more is left.
+    pub(crate) fn wake(&self, state: &State, side: Side) {
+        match state.waiting[side as usize] {
+            [0, 0] => {}
+            [0, _] => self.bells[side as usize][1].notify_all(),
+            [_, _] => self.bells[side as usize][0].notify_one(),
+        }
+    }
+
+    /// Waits to be woken, as a thread of a side.
+    pub(crate) fn wait<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        (side, connected): (Side, bool),
+        length: Duration,
+    ) -> MutexGuard<'a, State> {
+        let (side, kind) = (side as usize, usize::from(!connected));
+        state.waiting[side][kind] += 1;
+        let waited = self.bells[side][kind].wait_timeout(state, length);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.waiting[side][kind] -= 1;
+        state
+    }
+
     /// Puts a job into the queue.
     pub(crate) fn queue(self: &Arc<Self>, work: Work) {
         let now = Instant::now();
         let deadline = now + self.settings.patience;
+        let side = Side::of(&work);
         let more = {
             let mut state = self.lock();
             state.jobs.push_back(Job {
@@ -315,9 +358,9 @@ impl Shared {
             });
             let more = pool::lacks_writers(&state) && state.writers < self.settings.writers;
             state.writers += usize::from(more);
+            self.wake(&state, side);
             more
         };
-        self.changed.notify_all();
         if more && pool::spawn_writer(self).is_err() {
             // Those that there are do it, if any.
             self.lock().writers -= 1;

@@ -13,12 +13,14 @@
 //! | `timestamptz` | the same in UTC, then `Z` | `2026-01-31T17:08:48.000000Z` |
 //! | `uuid` | lower case | `6ecd8c99-4036-403d-bf84-cf8400f67836` |
 //! | `boolean` | `f`, `t` | `t` |
+//! | `numeric`, `real`, `double precision` | see [`crate::number`] | 42: `C42.` |
 //! | `text`, `varchar`, `name` | as it is, but `{` as `{{` and <code>&#124;</code> as `{}` | `bob` |
 //!
 //! # Invariants
 //! - X1. A text is never the beginning of another text of its kind, but for `text` and `plain`.
 //! - X2. Reading a text and writing it again gives the same text; anything else is no text of the kind.
 
+use crate::number::Number;
 use std::fmt::Write as _;
 
 /// How the values of one key column are written.
@@ -46,6 +48,8 @@ pub enum Kind {
     Uuid,
     /// `f` or `t`.
     Bool,
+    /// Numbers with a fraction.
+    Number(Number),
     /// Characters.
     Text {
         /// Whether its collation compares bytes, and so an index on it serves ranges.
@@ -98,12 +102,15 @@ impl Kind {
             "date" => Ok(Self::Date),
             "uuid" => Ok(Self::Uuid),
             "bool" => Ok(Self::Bool),
+            "numeric" | "float4" | "float8" => Number::of(type_name, -1)
+                .map(Self::Number)
+                .ok_or_else(|| format!("the type {type_name} is not known")),
             "text" | "varchar" => Ok(Self::Text { bytewise }),
             // The type `name` is always compared bytewise.
             "name" => Ok(Self::Text { bytewise: true }),
             other => Err(format!(
-                "values of type {other} cannot be in keys; those of smallint, integer, bigint, date, \
-                 timestamp, timestamptz, uuid, boolean, text and varchar can"
+                "values of type {other} cannot be in keys; those of smallint, integer, bigint, numeric, real, \
+                 double precision, date, timestamp, timestamptz, uuid, boolean, text and varchar can"
             )),
         }
     }
@@ -113,8 +120,8 @@ impl Kind {
     pub fn write(&self, printed: &str, out: &mut Vec<u8>) -> bool {
         match self {
             Self::Digits { .. } => {
-                let rank = printed.parse().ok().and_then(|value: i64| self.rank_of_integer(value));
-                rank.inspect(|&rank| out.extend_from_slice(self.text(rank).as_bytes())).is_some()
+                let value = printed.parse().ok().filter(|&value| self.holds(value));
+                value.inspect(|&value| self.write_integer(value, out)).is_some()
             }
             Self::Plain => {
                 out.extend_from_slice(printed.as_bytes());
@@ -136,6 +143,7 @@ impl Kind {
                 out.extend_from_slice(printed.as_bytes());
                 true
             }
+            Self::Number(number) => number.write(printed, out),
             Self::Text { .. } => {
                 for byte in printed.bytes() {
                     match byte {
@@ -152,6 +160,9 @@ impl Kind {
     /// What PostgreSQL reads the value from whose text is `text`; `None` if no value has it (X2).
     #[must_use]
     pub fn read(&self, text: &[u8]) -> Option<String> {
+        if let Self::Number(number) = self {
+            return number.read(text);
+        }
         let text = std::str::from_utf8(text).ok()?;
         let printed = match self {
             Self::Plain => text.to_owned(),
@@ -182,6 +193,7 @@ impl Kind {
         match self {
             Self::Plain => "1".to_owned(),
             Self::Text { .. } => "m".to_owned(),
+            Self::Number(_) => "B5.".to_owned(),
             _ => self.text(self.last_rank() / 2),
         }
     }
@@ -196,14 +208,29 @@ impl Kind {
             Self::Date => u128::from((DAYS.1 - DAYS.0).unsigned_abs()),
             Self::Uuid => u128::MAX,
             Self::Bool => 1,
-            Self::Plain | Self::Text { .. } => 0,
+            Self::Plain | Self::Text { .. } | Self::Number(_) => 0,
         }
     }
 
-    fn rank_of_integer(&self, value: i64) -> Option<u128> {
-        let Self::Digits { min, max, .. } = *self else { return None };
-        let fits = (min..=max).contains(&value);
-        fits.then(|| (i128::from(value) - i128::from(min)).unsigned_abs())
+    /// Whether an integer is within the bounds.
+    fn holds(&self, value: i64) -> bool {
+        matches!(self, Self::Digits { min, max, .. } if (*min..=*max).contains(&value))
+    }
+
+    /// Appends the text of an integer that is within the bounds.
+    fn write_integer(&self, value: i64, out: &mut Vec<u8>) {
+        let Self::Digits { width, .. } = *self else { return };
+        let mut rest = value.unsigned_abs();
+        if value < 0 {
+            out.push(b'-');
+        }
+        let from = out.len();
+        out.resize(from + width as usize, b'0');
+        for digit in out[from..].iter_mut().rev() {
+            let last = (rest % 10) as u8;
+            *digit = if value < 0 { b'9' - last } else { b'0' + last };
+            rest /= 10;
+        }
     }
 
     fn integer(&self, rank: u128) -> i64 {
@@ -214,13 +241,10 @@ impl Kind {
     /// The text of the value of a rank.
     fn text(&self, rank: u128) -> String {
         match self {
-            Self::Digits { width, .. } => {
-                let (value, width) = (self.integer(rank), *width as usize);
-                if value >= 0 {
-                    return format!("{value:0width$}");
-                }
-                let nines = 10_u128.pow(width as u32) - 1;
-                format!("-{:0width$}", nines - u128::from(value.unsigned_abs()))
+            Self::Digits { .. } => {
+                let mut text = Vec::new();
+                self.write_integer(self.integer(rank), &mut text);
+                String::from_utf8(text).unwrap_or_default()
             }
             Self::Timestamp { zone } => {
                 let micros = rank as i64;
@@ -242,7 +266,7 @@ impl Kind {
                 parts.join("-")
             }
             Self::Bool => if rank == 0 { "f" } else { "t" }.to_owned(),
-            Self::Plain | Self::Text { .. } => String::new(),
+            Self::Plain | Self::Text { .. } | Self::Number(_) => String::new(),
         }
     }
 
@@ -464,7 +488,8 @@ mod tests {
         ] {
             assert_eq!(kind.read(text.as_bytes()), None, "{text}");
         }
-        assert!(Kind::of("numeric", None, true).unwrap_err().contains("numeric"));
+        assert!(Kind::of("money", None, true).unwrap_err().contains("money"));
+        assert!(Kind::of("numeric", Some("4"), true).is_err());
         assert!(Kind::of("text", Some("4"), true).is_err());
         assert!(Kind::of("int4", Some("20"), true).is_err());
     }

@@ -153,7 +153,7 @@ fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), 
             },
         };
         shared.lock().set_standing(&prefix, generation, standing);
-        shared.changed.notify_all();
+        shared.wake_all();
     }
     Ok(())
 }

@@ -251,6 +251,10 @@ impl Connection {
 
     /// Waits for the next message, and takes it.
     pub(crate) fn next(&mut self) -> Result<Message, Error> {
+        if let Some(message) = self.parsed()? {
+            self.taken = message.last;
+            return Ok(message);
+        }
         if self.ends.is_some_and(|ends| Instant::now() > ends) {
             return Err(Error::broken(
                 "the answer of the database does not come to its end in time",
@@ -329,15 +333,21 @@ impl Connection {
     ) -> Result<(), Error> {
         frontend::query(sql, &mut self.out)?;
         self.flush()?;
-        let mut statement = 0;
-        let mut failed = None;
+        let (mut statement, mut failed) = (0, None);
+        // Each row's columns take the place of those before.
+        let mut columns = Vec::new();
         self.counts.clear();
         loop {
             let Message { tag, first, last } = self.next()?;
             let body = &self.input[first..last];
             match tag {
-                b'D' if row(statement, &row_columns(body)?) => {}
-                b'D' => return Err(Error::broken("the answer is not wanted any more")),
+                b'D' => {
+                    let read = row_columns(body, columns)?;
+                    if !row(statement, &read) {
+                        return Err(Error::broken("the answer is not wanted any more"));
+                    }
+                    columns = emptied(read);
+                }
                 b'C' | b'I' => {
                     statement += 1;
                     // `INSERT 0 1`, `DELETE 3`: the number stands last.
@@ -491,12 +501,22 @@ impl Drop for Connection {
     }
 }
 
-/// The columns of a row.
-fn row_columns(body: &[u8]) -> Result<Vec<Option<&str>>, Error> {
+/// The same room for columns of another row.
+fn emptied<'b>(mut columns: Vec<Option<&str>>) -> Vec<Option<&'b str>> {
+    columns.clear();
+    // Collected in place.
+    columns.into_iter().map(|_| None).collect()
+}
+
+/// The columns of a row, in an empty list.
+fn row_columns<'a>(
+    body: &'a [u8],
+    mut columns: Vec<Option<&'a str>>,
+) -> Result<Vec<Option<&'a str>>, Error> {
     let odd = || Error::broken("a row that is cut short");
     let (count, mut rest) = body.split_first_chunk::<2>().ok_or_else(odd)?;
     let count = u16::from_be_bytes(*count);
-    let mut columns = Vec::with_capacity(usize::from(count));
+    columns.reserve(usize::from(count));
     for _ in 0..count {
         let (length, behind) = rest.split_first_chunk::<4>().ok_or_else(odd)?;
         let length = i32::from_be_bytes(*length);

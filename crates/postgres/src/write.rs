@@ -72,6 +72,12 @@ fn statement(state: &State, change: &Change) -> Result<Statement, String> {
             "the table of {shown} is declared with WHERE, and is not written here: declare it without for writes"
         ));
     }
+    if let Some(item) = mapping.items.iter().find(|item| item.path.is_some()) {
+        return Err(format!(
+            "the value of {shown} has only a part of {}, and is not written here: declare the whole column for writes",
+            item.column
+        ));
+    }
     let key = mapping.literals(&change.key).filter(|_| change.key.len() <= mapping.key_bytes_max);
     let key = key.ok_or_else(|| format!("{shown} is not the key of a row of {}", mapping.table))?;
     let (sql, kind) = match &change.value {

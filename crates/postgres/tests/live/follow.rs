@@ -129,11 +129,11 @@ fn writes_are_done_at_their_position() {
 #[test]
 fn ranges_that_no_index_serves_are_loaded_together() {
     let Some(server) = Server::start(&[]) else { return };
-    server.run(
-        "CREATE COLLATION other (provider = icu, locale = 'und'); \
-         CREATE TABLE posts (poster text COLLATE other, time int, tweet text, PRIMARY KEY (poster, time)); \
+    let other = server.collation();
+    server.run(&format!(
+        "CREATE TABLE posts (poster text COLLATE {other}, time int, tweet text, PRIMARY KEY (poster, time)); \
          INSERT INTO posts SELECT chr(97 + n % 26) || n, n, 'x' || n FROM generate_series(0, 519) n",
-    );
+    ));
     let (mut source, stand) = connect(&server.url(), &[("connections", "1")]);
     stand.declare(&mut source, b"p|", &POSTS).unwrap();
     stand.wait_up();

@@ -23,8 +23,11 @@ pub(crate) struct Server {
     child: Mutex<Option<Child>>,
 }
 
-/// Where PostgreSQL's programs are.
+/// Where PostgreSQL's programs are: where `HEADWATER_PG_BIN` says, or where Debian puts those of its newest version.
 fn programs() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("HEADWATER_PG_BIN") {
+        return Some(folder.into());
+    }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut folders: Vec<_> = versions.map(|entry| entry.path().join("bin")).collect();
     folders.retain(|folder| folder.join("initdb").is_file());
@@ -99,6 +102,24 @@ impl Server {
         self.settings.push("ssl=on".to_owned());
         self.launch();
         certificate
+    }
+
+    /// Whether its programs can encrypt; those of packages that embed a server cannot.
+    pub(crate) fn can_encrypt(&self) -> bool {
+        let output = self.command("pg_config").arg("--configure").output();
+        // Without `pg_config`, which Debian has in another package, they are Debian's.
+        output.map_or(true, |output| {
+            !output.status.success() || String::from_utf8_lossy(&output.stdout).contains("openssl")
+        })
+    }
+
+    /// A collation that does not compare bytes, or is not known to; servers without ICU have none that compares otherwise.
+    pub(crate) fn collation(&self) -> &'static str {
+        let sql = "SELECT EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu')";
+        match self.connect().value(sql).as_deref() {
+            Ok("t") => "\"und-x-icu\"",
+            _ => "\"C.utf8\"",
+        }
     }
 
     fn data(&self) -> PathBuf {
