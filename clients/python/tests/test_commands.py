@@ -67,6 +67,8 @@ def test_tables_and_sources(client):
         client.source_add("shop", "postgres", "postgres://ann@nowhere.invalid/shop")
     with pytest.raises(headwater.HeadwaterError, match="no source is named 'shop'"):
         client.table_set("q", source="shop", table="posts", key=("poster", "time"), value="JSON (title, cents)", write="through")
+    with pytest.raises(headwater.HeadwaterError, match="no source is named 'shop'"):
+        client.source_check("shop", table="posts", key=("poster", "time"), value="title", where="cents > 0")
     for refused in (client.source_info, client.source_drop, client.source_position):
         with pytest.raises(headwater.HeadwaterError, match="'shop'"):
             refused("shop")

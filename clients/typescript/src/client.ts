@@ -5,7 +5,7 @@ import type { ConnectionOptions } from "./connection.js";
 import { typed } from "./errors.js";
 import { prefixEnd } from "./keys.js";
 import * as requests from "./requests.js";
-import type { Difference, Fields, FlowOptions, JoinAdded, Key, ReadOptions, Reply, TableOptions, Throttled, Word } from "./requests.js";
+import type { Difference, Fields, FlowOptions, JoinAdded, Key, MappingOptions, ReadOptions, Reply, TableOptions, Throttled, Word } from "./requests.js";
 import { Watch, type WatchOptions } from "./watch.js";
 
 const BYTES = {
@@ -242,6 +242,10 @@ export class Headwater<Item extends string | Buffer = string> {
   }
   async sourceInfo(name: string): Promise<Fields> {
     return this.#fields("SOURCE.INFO", name);
+  }
+  /** What `tableSet` with these options would need at a source, each with the SQL that mends it; nothing is changed. */
+  async sourceCheck(name: string, options: MappingOptions): Promise<string[]> {
+    return ((await this.call("SOURCE.CHECK", name, ...requests.mapping(options))) as Buffer[]).map(String);
   }
   /** A position for `at`: all that was committed at the source before is at or below it. */
   async sourcePosition(name: string): Promise<string> {

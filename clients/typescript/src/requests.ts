@@ -37,15 +37,21 @@ export interface ReadOptions {
   at?: string;
 }
 
-export interface TableOptions {
-  boundary?: number;
-  evict?: boolean;
-  keep?: boolean;
-  source?: string;
+/** Which rows of a source are which keys. */
+export interface MappingOptions {
   table?: string;
   key?: string[];
   /** A column, `JSON (one, another)` or `EMPTY`. */
   value?: string;
+  /** A condition that rows meet. */
+  where?: string;
+}
+
+export interface TableOptions extends MappingOptions {
+  boundary?: number;
+  evict?: boolean;
+  keep?: boolean;
+  source?: string;
   write?: "around" | "through";
 }
 
@@ -127,6 +133,16 @@ export function flow(name: string, on: string, options: FlowOptions): Word[] {
   ];
 }
 
+/** Which rows of a source are which keys. */
+export function mapping(options: MappingOptions): Word[] {
+  return [
+    ...option("TABLE", options.table),
+    ...(options.key === undefined ? [] : ["KEY", ...`(${options.key.join(", ")})`.split(" ")]),
+    ...(options.value === undefined ? [] : ["VALUE", ...options.value.split(" ")]),
+    ...option("WHERE", options.where),
+  ];
+}
+
 export function table(name: string, options: TableOptions): Word[] {
   const flag = (given: boolean | undefined) => (given === undefined ? undefined : given ? "YES" : "NO");
   return [
@@ -135,9 +151,7 @@ export function table(name: string, options: TableOptions): Word[] {
     ...option("EVICT", flag(options.evict)),
     ...option("KEEP", flag(options.keep)),
     ...option("SOURCE", options.source),
-    ...option("TABLE", options.table),
-    ...(options.key === undefined ? [] : ["KEY", ...`(${options.key.join(", ")})`.split(" ")]),
-    ...(options.value === undefined ? [] : ["VALUE", ...options.value.split(" ")]),
+    ...mapping(options),
     ...option("WRITE", options.write?.toUpperCase()),
   ];
 }

@@ -89,6 +89,7 @@ for (const protocol of [2, 3] as const) {
       await assert.rejects(client.sourceInfo("shop"), /'shop'/);
       await assert.rejects(client.sourceDrop("shop"), /'shop'/);
       await assert.rejects(client.sourcePosition("shop"), /'shop'/);
+      await assert.rejects(client.sourceCheck("shop", { table: "posts", key: ["poster"], value: "title", where: "cents > 0" }), /'shop'/);
       const end = await client.streamAppend("story", "It was a dark night", { length: 100 });
       assert.equal(await client.streamLen("story"), end);
       assert.equal(await client.streamRead("story", end - 10, 4), "dark");

@@ -85,6 +85,7 @@ impl Stalls {
         self.timelines(&mut run)?;
         self.greatest(&mut run)?;
         self.best_of_many(&mut run)?;
+        self.below_one_check(&mut run)?;
         self.removals(&mut run)?;
         io::stdout().lock().write_all(tell(&run.phases).as_bytes())?;
         Ok(())
@@ -175,6 +176,32 @@ impl Stalls {
         run.send([words(&[b"DEL", &key(players - 1)])].into_iter())?;
         run.phase("GET of one max, after a removal", &[b"GET", b"most|b"])?;
         run.phase("PREFIX of a board, after a removal", &[b"PREFIX", b"board|b|", b"COUNT"])
+    }
+
+    /// The same values below one key that is checked, and read by a join that is computed at each read.
+    fn below_one_check(&self, run: &mut Run) -> Result<()> {
+        let members = b"members|<b> = check open|<b> count score|<b>|<player>";
+        run.send(
+            [set(Key::new(b"open|b"), b"1"), words(&[b"JOIN.ADD", b"members", members])]
+                .into_iter(),
+        )?;
+        run.phase("GET of one count below a check", &[b"GET", b"members|b"])?;
+        run.send([words(&[b"DEL", b"open|b"])].into_iter())?;
+        run.phase("the same, when the check has gone", &[b"GET", b"members|b"])?;
+        run.send([set(Key::new(b"open|b"), b"1")].into_iter())?;
+        run.phase("the same, when the check has come", &[b"GET", b"members|b"])?;
+        let players = b"player|<b>|<player> = copy score|<b>|<player>";
+        let shown = b"shown|<b>|<player> = pull copy player|<b>|<player>";
+        run.send(
+            [words(&[b"JOIN.ADD", b"player", players]), words(&[b"JOIN.ADD", b"shown", shown])]
+                .into_iter(),
+        )?;
+        let (first, limit) = (b"shown|b|", b"LIMIT");
+        run.phase(
+            "PREFIX … LIMIT 10 of a pull join over a join",
+            &[b"PREFIX", first, limit, b"10"],
+        )?;
+        run.phase("PREFIX … COUNT of it", &[b"PREFIX", first, b"COUNT"])
     }
 
     /// Many keys go at once.

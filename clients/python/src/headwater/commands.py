@@ -138,10 +138,12 @@ class Commands(Generic[Item]):
         table: Optional[str] = None,
         key: Sequence[str] = (),
         value: Optional[str] = None,
+        where: Optional[str] = None,
         write: Optional[str] = None,
     ) -> List[str]:
-        """Says what holds for a table; the warnings. ``value``: a column, ``JSON (one, another)`` or ``EMPTY``."""
-        return self._do(requests.table_set(name, boundary, evict, keep, source, table, key, value, write))
+        """Says what holds for a table; the warnings. ``value``: a column, ``JSON (one, another)`` or ``EMPTY``; ``where``: a condition."""
+        mapping = requests.mapping(table, key, value, where)
+        return self._do(requests.table_set(name, boundary, evict, keep, source, mapping, write))
 
     def table_list(self) -> List[Dict[str, Any]]:
         """The tables, with their boundaries and numbers of keys."""
@@ -166,6 +168,18 @@ class Commands(Generic[Item]):
     def source_info(self, name: str) -> Dict[str, Any]:
         """How a source does."""
         return self._do(Request(["SOURCE.INFO", name], requests.fields))
+
+    def source_check(
+        self,
+        name: str,
+        *,
+        table: Optional[str] = None,
+        key: Sequence[str] = (),
+        value: Optional[str] = None,
+        where: Optional[str] = None,
+    ) -> List[str]:
+        """What ``table_set`` with these words would need at a source, each with the SQL that mends it; nothing is changed."""
+        return self._do(Request(["SOURCE.CHECK", name, *requests.mapping(table, key, value, where)], requests.texts))
 
     def source_position(self, name: str) -> str:
         """A position for ``at=``: all that was committed at the source before is at or below it."""

@@ -115,6 +115,11 @@ def warnings(answer: Any) -> list[str]:
     return [] if isinstance(answer, (bytes, str)) else list(fields(answer).get("warnings", []))
 
 
+def texts(answer: Any) -> list[str]:
+    """A list of texts."""
+    return [text(one) for one in answer]
+
+
 def lines(answer: Any) -> str:
     """Lines as one text."""
     return "\n".join(text(line) for line in answer)
@@ -185,15 +190,29 @@ def join_key(name: str, values: Mapping[str, Word]) -> Request[Any]:
     return Request(["JOIN.KEY", name, *(word for pair in values.items() for word in pair)], same)
 
 
+def mapping(table: Optional[str], key: Sequence[str], value: Optional[str], where: Optional[str]) -> list[Word]:
+    """Which rows of a source are which keys."""
+    words: list[Word] = []
+    if table is not None:
+        words += ["TABLE", table]
+    if key:
+        words.append("KEY")
+        words += f"({', '.join(key)})".split(" ")
+    if value is not None:
+        words.append("VALUE")
+        words += value.split(" ")
+    if where is not None:
+        words += ["WHERE", where]
+    return words
+
+
 def table_set(
     name: str,
     boundary: Optional[int],
     evict: Optional[bool],
     keep: Optional[bool],
     source: Optional[str],
-    table: Optional[str],
-    key: Sequence[str],
-    value: Optional[str],
+    mapping: list[Word],
     write: Optional[str],
 ) -> Request[list[str]]:
     """``TABLE.SET``."""
@@ -205,14 +224,7 @@ def table_set(
             words += [option, "YES" if given else "NO"]
     if source is not None:
         words += ["SOURCE", source]
-    if table is not None:
-        words += ["TABLE", table]
-    if key:
-        words.append("KEY")
-        words += f"({', '.join(key)})".split(" ")
-    if value is not None:
-        words.append("VALUE")
-        words += value.split(" ")
+    words += mapping
     if write is not None:
         words += ["WRITE", write.upper()]
     return Request(words, warnings)
