@@ -85,3 +85,10 @@ def test_page(cache, page, shown):
     assert seen >= shown
     if page == "postgres.md":
         assert pairs(cache.execute_command("PREFIX", "o|")) == {"o|ann|0000000001": "30"}
+
+
+def test_a_column_that_the_database_computes(cache):
+    (statement,) = re.findall(r"^    (ALTER TABLE posts ADD .*)$", (DOCS / "postgres.md").read_text(), re.M)
+    with cache.postgres.connect() as database:
+        database.execute(statement)
+        assert database.execute("SELECT derived FROM posts").fetchone() == ("hi",)

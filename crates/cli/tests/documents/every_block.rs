@@ -53,7 +53,9 @@ fn elsewhere(block: &Block) -> Option<(&'static str, String)> {
         ("docs/sources.md" | "docs/postgres.md", Some("text")) => {
             ("tests/postgres/test_documents.py", quoted(name))
         }
-        ("docs/postgres.md", None) if block.text.starts_with("CREATE ROLE") => {
+        ("docs/postgres.md", None)
+            if ["CREATE ROLE", "ALTER TABLE"].iter().any(|sql| block.text.starts_with(sql)) =>
+        {
             ("tests/postgres/test_documents.py", quoted(name))
         }
         _ => return None,
