@@ -107,6 +107,10 @@ impl Stalls {
         run.phase("VERIFY", &[b"VERIFY", b"c|", b"c}"])?;
         run.phase("EXPLAIN.RANGE", &[b"EXPLAIN.RANGE", b"c|", b"c}"])?;
         run.phase("JOIN.DROP", &[b"JOIN.DROP", b"c"])?;
+        if self.memory.is_some() {
+            // What a pull join gives is kept until it is sent, for which there is no room.
+            return Ok(());
+        }
         run.send(
             [words(&[b"JOIN.ADD", b"e", b"e|<x>|<y> = pull check a|<x> copy b|<y>"])].into_iter(),
         )?;
@@ -201,7 +205,10 @@ impl Stalls {
             "PREFIX … LIMIT 10 of a pull join over a join",
             &[b"PREFIX", first, limit, b"10"],
         )?;
-        run.phase("PREFIX … COUNT of it", &[b"PREFIX", first, b"COUNT"])
+        match self.memory {
+            None => run.phase("PREFIX … COUNT of it", &[b"PREFIX", first, b"COUNT"]),
+            Some(_) => Ok(()),
+        }
     }
 
     /// Many keys go at once.
