@@ -444,6 +444,9 @@ impl Engine {
             if self.ensure(join, &KeyRange { first, last }, None).is_err() {
                 missing = Err(Missing);
             }
+            if self.reads.slices.is_over() {
+                break;
+            }
         }
         missing
     }

@@ -6,7 +6,7 @@ use crate::logged::prefix_overlaps;
 use crate::rows::lead;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
-use headwater_base::key::{before_end, prefix_end};
+use headwater_base::key::{SEPARATOR, before_end, prefix_end};
 use headwater_pattern::{Bindings, Component, Pattern};
 
 impl Execution<'_> {
@@ -31,10 +31,11 @@ impl Execution<'_> {
         if let Some(key) = found {
             return Some(key.to_vec());
         }
-        // All are one key, or belong together, at the start of the range: that is a part of its own.
-        let next = match together_at {
-            None => [keys.first()?, &[0][..]].concat(),
-            Some(_) => prefix_end(keys.first()?),
+        // All are one key, or begin with one prefix, at the start of the range: that is a part of its own.
+        let first = *keys.first()?;
+        let next = match first.last() {
+            Some(&SEPARATOR) => prefix_end(first),
+            _ => [first, &[0]].concat(),
         };
         divides(&next).then_some(next)
     }

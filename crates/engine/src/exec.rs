@@ -135,10 +135,8 @@ impl<'r> Execution<'r> {
 
     /// After how many keys of the source that is taken in steps the range is to be gathered, where no key says where to divide it.
     fn gathered_from(&self) -> usize {
-        match self.may_gather || self.gives_up || self.ahead.is_some() {
-            true => self.rows_max.saturating_mul(GATHERED_FROM),
-            false => usize::MAX,
-        }
+        let is_bounded = self.may_gather || self.gives_up || self.ahead.is_some();
+        if is_bounded { self.rows_max.saturating_mul(GATHERED_FROM) } else { usize::MAX }
     }
 
     /// Whether a level is the one that is taken in steps; `span` has the keys that can lead to the range.
@@ -149,12 +147,12 @@ impl<'r> Execution<'r> {
         level == self.stepped
     }
 
-    /// Of how many keys of a source that do not say where to divide the range no more are looked at.
+    /// How many keys of a source are looked at that do not say where to divide the range; with more it is cut.
     fn crowded_from(&self, is_stepped: bool) -> usize {
         if is_stepped { self.gathered_from() } else { self.rows_max.saturating_mul(GATHERED_FROM) }
     }
 
-    /// Notes that a source has too many such keys. Below another one, the outputs of what that has given are a part of their own.
+    /// Notes that a source has too many such keys. Below others, what the outputs of their keys begin with divides the range.
     fn note_crowded(&mut self, plan: &Plan, bindings: &Bindings<'_>, is_stepped: bool) {
         if is_stepped {
             self.gathers = true;

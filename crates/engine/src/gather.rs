@@ -151,7 +151,7 @@ impl Engine {
         self.feed(id);
         let Execution { tuples, spans, read, visited, stepped, step, .. } = execution;
         self.reads.slices.keep(usize::try_from(visited).unwrap_or(usize::MAX));
-        if !self.views.gatherings.contains_key(&id) {
+        if !self.views.gatherings.contains_key(&id) || self.views.is_gathered_in_vain(id) {
             tuples.release(&mut self.store.pool);
             return Ok(());
         }

@@ -17,9 +17,9 @@ use headwater_base::KeyRange;
 use headwater_base::key::before_end;
 use headwater_pattern::Bindings;
 
-/// A check key is applied in one step where it leads to no more than such a part of the rows that its range takes to be computed anew…
+/// More rows than a slice has are applied in one step where they are no more than such a part of those of the whole range…
 const APPLIED_SHARE: usize = 8;
-/// … and to no more rows than so many slices have.
+/// … and no more than so many slices have.
 const APPLIED_SLICES: usize = 4;
 
 /// What became of a logged check key.
@@ -241,8 +241,8 @@ impl Engine {
         Ok(())
     }
 
-    /// How many rows a check key that came or went may lead to in a slice: where it leads to more, its range is computed anew, which is
-    /// done in slices. It may hold others up for some slices where that is much dearer.
+    /// How many rows a check key that came or went may lead to in one step: as many as a slice has, or more where computing the range
+    /// anew, in slices, is much dearer. Where it leads to more, the range is computed anew.
     fn most_applied(&self, id: StatusId) -> usize {
         let (rows, visited) = (self.reads.slices.rows_max(), self.views.statuses.get(id).visited);
         let visited = usize::try_from(visited).unwrap_or(usize::MAX);

@@ -321,6 +321,26 @@ fn outputs_of_very_many_keys_below_one_check_are_computed_in_slices() {
     }
 }
 
+/// Each of several keys of the first source leads to very many of the second, which do not say where to divide the range.
+#[test]
+fn each_of_several_crowds_is_a_part_of_its_own() {
+    const CROWDS: usize = 12;
+    let mut engine = engine("o|<a>|<x> = check a|<a> check b|<a>|<z> copy c|<a>|<z>|<x>");
+    for crowd in 0..CROWDS {
+        set(&mut engine, &format!("a|{crowd:02}"), "1");
+        for number in 0..KEYS / CROWDS * 2 {
+            set(&mut engine, &format!("b|{crowd:02}|{number:05}"), "1");
+            if number % 50 == 0 {
+                set(&mut engine, &format!("c|{crowd:02}|{number:05}|{number}"), "value");
+            }
+        }
+    }
+    let (pairs, slices) = read(&mut engine, "o|", &mut |_, _| {});
+    assert_eq!(pairs.len(), CROWDS * (KEYS / CROWDS * 2).div_ceil(50));
+    assert!(slices > 2 * KEYS / ROWS / 2, "{slices} slices");
+    assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+}
+
 /// What is computed at each read from what other joins keep, which has to be computed first, while others write.
 #[test]
 fn what_is_pulled_from_other_joins_is_collected_in_slices() {
