@@ -355,14 +355,10 @@ impl Collections {
 }
 
 impl Engine {
-    /// Whether what is read of tables that are put together from several places can be collected: with one shard alone.
-    pub(crate) fn may_collect(&self) -> bool {
-        self.base.placed.is_none()
-    }
-
-    /// Whether the operation under way collects what it reads of such tables.
+    /// Whether the operation under way collects what it reads of tables that are put together from several places: with one
+    /// shard alone.
     pub(crate) fn collects(&self) -> bool {
-        self.reads.slices.is_active() && !self.views.from_scratch && self.may_collect()
+        self.reads.slices.is_active() && !self.views.from_scratch && self.base.placed.is_none()
     }
 
     /// Collects the visible pairs of `range`, or its first `limit` ones, which are kept until the operation ends; a slice of the

@@ -78,10 +78,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) ahead: Option<Ahead<'r>>,
     /// A range that cannot be divided is gathered.
     pub(crate) may_gather: bool,
-    /// It is given up where it takes more rows than it may.
+    /// Where the execution takes more rows than it may, it is neither divided nor gathered, but given up.
     pub(crate) gives_up: bool,
-    /// It was given up.
-    pub(crate) is_given_up: bool,
     /// It is to be gathered: the range takes more rows than a slice, and cannot be divided.
     pub(crate) gathers: bool,
     /// The outputs are known already: rows of the value source are not looked at, and spans alone are collected.
@@ -90,7 +88,7 @@ pub(crate) struct Execution<'r> {
     pub(crate) pick: Option<Pick>,
     /// The first source of which more than one key can lead to the range: it is the one that is taken in steps.
     pub(crate) stepped: usize,
-    /// Of that source these keys alone are looked at.
+    /// The keys of the source that is taken in steps which are looked at; `None`: all.
     pub(crate) step: Option<Step>,
     /// Beginnings of output keys, from the rows of sources that were visited before it was cut.
     pub(crate) sample: Vec<Vec<u8>>,
@@ -121,7 +119,6 @@ impl<'r> Execution<'r> {
             ahead: None,
             may_gather: false,
             gives_up: false,
-            is_given_up: false,
             gathers: false,
             spans_only: false,
             pick: None,
@@ -163,6 +160,11 @@ impl<'r> Execution<'r> {
         }
     }
 
+    /// Whether it took more rows than it may, and was given up for that.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.gives_up && self.extent == Extent::Cut
+    }
+
     /// It has seen no more than this.
     fn limit(&mut self, extent: Extent) {
         self.extent = self.extent.max(extent);
@@ -196,8 +198,7 @@ impl Engine {
         {
             let tuples = &execution.tuples;
             ahead.give_up((0..tuples.tuples.len()).map(|at| tuples.key(at)));
-        } else if execution.extent == Extent::Cut && execution.gives_up {
-            execution.is_given_up = true;
+        } else if execution.is_given_up() {
             self.reads.slices.end_for_now();
         } else if execution.extent == Extent::Cut {
             if !execution.gathers {

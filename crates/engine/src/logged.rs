@@ -211,7 +211,7 @@ impl Engine {
             execution.gives_up = true;
         }
         if self.run(&mut execution, source + 1, bindings).is_err() {
-            if execution.is_given_up {
+            if execution.is_given_up() {
                 self.invalidate(id);
             }
             return Err(Missing);

@@ -22,7 +22,7 @@ use headwater_base::ordered::Kind;
 const ENCODING: Ordered = Ordered { kind: Kind::Number, descending: false };
 /// Texts of numbers below one say how many zeros follow the point as this less the zeros.
 const ZEROS_MAX: i32 = 9999;
-/// So many digits before the point have a letter of their own; from one more on they are counted.
+/// The most digits before a number's point that one letter says at the beginning of its text; of more, their count follows the letter.
 const LETTERED: i32 = 20;
 
 /// A type of numbers.
