@@ -78,6 +78,16 @@ fn read(log: &mut JetStreamLog, from: u64) -> LogBatch {
     panic!("the log cannot be read");
 }
 
+/// The messages of a log up to one that is known to be there: a replica that is behind may answer first.
+fn read_up_to(log: &mut JetStreamLog, last: u64) -> Vec<(Sequence, Vec<u8>)> {
+    let mut messages = Vec::new();
+    until("a replica has what is acknowledged", || {
+        messages = read(log, 1).messages;
+        messages.last().is_some_and(|(sequence, _)| *sequence >= Sequence(last))
+    });
+    messages
+}
+
 /// All data of a log, as a reader takes it that begins at the start, and how many messages it has passed over.
 fn replay(log: &mut JetStreamLog, stream: &str) -> (Vec<Vec<u8>>, usize) {
     let mut reader = LogReader::new(stream, LogPosition::default());
@@ -221,12 +231,19 @@ fn a_start_needs_a_quorum_and_waits_for_it() {
     }
 }
 
+/// Appends, as often as it takes to hear what has become of it: a log whose leader has just been elected may not say so.
 fn append(log: &mut JetStreamLog, request: LogRequest) -> AppendOutcome {
-    log.send(request);
-    match answer(log) {
-        LogAnswer::Append { outcome, .. } => outcome,
-        other => panic!("{other:?}"),
+    for _ in 0..200 {
+        log.send(request.clone());
+        match answer(log) {
+            LogAnswer::Append { outcome: AppendOutcome::Unknown, .. } => {
+                sleep(Duration::from_millis(50));
+            }
+            LogAnswer::Append { outcome, .. } => return outcome,
+            other => panic!("{other:?}"),
+        }
     }
+    panic!("nothing is said about {request:?}");
 }
 
 #[test]
@@ -262,7 +279,7 @@ fn late_appends_behind_a_claim_are_stored_and_are_no_data() {
     assert_eq!(append(&mut log, lost), AppendOutcome::Refused);
     let before = new.before;
     let mut reader = LogReader::new(&stream, LogPosition::default());
-    for (sequence, bytes) in read(&mut log, 1).messages {
+    for (sequence, bytes) in read_up_to(&mut log, 6) {
         reader.read(sequence, &bytes).unwrap();
     }
     assert_ne!(reader.last_checksum(), before);
@@ -277,16 +294,27 @@ fn late_appends_behind_a_claim_are_stored_and_are_no_data() {
     let (data, passed) = replay(&mut log, &stream);
     assert_eq!((data, passed), (vec![b"a".to_vec(), b"parts".to_vec()], 4));
     // Below what a snapshot has, the log is purged; a reader that begins too early is told.
-    log.send(LogRequest::Purge { below: Sequence(7) });
-    until("the log is purged", || read(&mut log, 1).first == Sequence(7));
+    let mut first = Sequence(0);
+    until("the log is purged", || {
+        log.send(LogRequest::Purge { below: Sequence(7) });
+        first = read(&mut log, 1).first;
+        first == Sequence(7)
+    });
     let reader = LogReader::new(&stream, LogPosition::default());
-    let stop = reader.begins_at(read(&mut log, 1).first).unwrap_err().to_string();
+    let stop = reader.begins_at(first).unwrap_err().to_string();
     assert!(stop.contains(&stream) && stop.contains("begins with 7"), "{stop}");
 }
 
 #[test]
 fn a_paused_owner_with_appends_under_way_undoes_nothing() {
     let Some((program, _turn)) = servers() else { return };
+    // Whether a server passes on what waited in its sockets is up to it: it may have been given up by the others.
+    let late = (0..5).any(|_| an_owner_is_paused(program.clone()));
+    assert!(late, "no late append is ever stored behind the claim");
+}
+
+/// An owner is paused with appends under way while another takes over; whether such appends were stored behind its claim.
+fn an_owner_is_paused(program: PathBuf) -> bool {
     let servers = Servers::start(program, "always");
     servers.wait();
     let stream = settings(&servers, &ALL).stream(0);
@@ -308,7 +336,12 @@ fn a_paused_owner_with_appends_under_way_undoes_nothing() {
     until("another owner answers", || new.done().may_answer);
     servers.go_on(at);
     let mut log = nats.log(0, quiet()).unwrap();
-    until("late appends are stored behind the claim", || replay(&mut log, &stream).1 > 0);
+    let start = Instant::now();
+    let mut late = false;
+    while !late && start.elapsed() < Duration::from_secs(10) {
+        sleep(Duration::from_millis(20));
+        late = replay(&mut log, &stream).1 > 0;
+    }
     old.pause(false);
     until("the old owner stops", || old.done().serves.is_none());
     (200..300).for_each(|number| new.append(number));
@@ -322,6 +355,7 @@ fn a_paused_owner_with_appends_under_way_undoes_nothing() {
     assert_eq!(old.list, new.list);
     assert_eq!(old.acknowledged, (0..100).collect::<Vec<_>>());
     check(&servers, &[old, new]);
+    late
 }
 
 /// Whether the log has everything once that was acknowledged, and nodes have what the log has.
