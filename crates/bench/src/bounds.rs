@@ -123,22 +123,32 @@ impl Bounds {
         stop::handle_signals()?;
         let all: Vec<Fill> = clap::ValueEnum::value_variants().to_vec();
         let fills = if self.fills.is_empty() { &all } else { &self.fills };
-        let mut results = Vec::new();
+        let (mut results, mut failed) = (Vec::new(), Vec::new());
         let servers = self.shards.len() * self.places.len() * fills.len();
         let bar = ProgressBar::new(servers as u64);
         for &shards in &self.shards {
             within("--shards", f64::from(shards), 1.0, 256.0)?;
             for &place in &self.places {
                 for &fill in fills {
-                    let measured = self.measure(shards, place, fill)?;
+                    match self.measure(shards, place, fill) {
+                        Ok(measured) => {
+                            bar.println(row(&measured).join(" "));
+                            results.push(measured);
+                        }
+                        // The others are worth having all the same.
+                        Err(why) => failed.push(why),
+                    }
+                    stop::check()?;
                     bar.inc(1);
-                    bar.println(row(&measured).join(" "));
-                    results.push(measured);
                 }
             }
         }
         bar.finish_and_clear();
         io::stdout().lock().write_all(tell(&results).as_bytes())?;
+        if !failed.is_empty() {
+            let all: Vec<_> = failed.iter().map(|why| format!("{why:#}")).collect();
+            bail!("{} fills failed: {}", all.len(), all.join("; "));
+        }
         let worst = results.iter().map(|measured| measured.ratio).fold(0.0, f64::max);
         match self.most {
             Some(most) if worst > most => {

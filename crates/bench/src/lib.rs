@@ -9,11 +9,13 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
+//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`],
+//!   [`cluster`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod bounds;
 pub mod cache;
+pub mod cluster;
 pub mod drive;
 pub mod durability;
 pub mod experiment;
@@ -66,6 +68,8 @@ pub enum Workload {
     Joins(Box<joins::Joins>),
     /// The most memory resident, of a bound, in hostile fills.
     Bounds(Box<bounds::Bounds>),
+    /// Three nodes behind three NATS servers: what the log costs, and how long clients wait when something ends.
+    Cluster(Box<cluster::Cluster>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
     /// Writes a second by how they are made safe.
@@ -100,6 +104,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Stalls(stalls) => stalls.run(),
         Workload::Joins(joins) => joins.run(),
         Workload::Bounds(bounds) => bounds.run(),
+        Workload::Cluster(cluster) => cluster.run(),
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),

@@ -5,7 +5,7 @@ pub mod server;
 pub mod stop;
 pub mod tls;
 
-pub use server::{Launch, Server};
+pub use server::{Launch, Server, free_port};
 
 use anyhow::{Result, bail};
 

@@ -284,7 +284,10 @@ impl Drop for Server {
 
 /// A port that nobody listens on. It is none that the system gives to outgoing connections, and
 /// none that this process was given before: either could be taken before the server binds it.
-fn free_port() -> Result<u16> {
+///
+/// # Errors
+/// All are taken.
+pub fn free_port() -> Result<u16> {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(64);
     for _ in PORTS {

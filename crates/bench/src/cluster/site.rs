@@ -1,0 +1,296 @@
+//! A cluster on one machine: three NATS servers and three nodes, each a process.
+
+use crate::flows::nats;
+use crate::peer::{free_port, program, stop};
+use crate::wire::Connection;
+use anyhow::{Context, Result, bail};
+use core::time::Duration;
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Instant;
+
+/// NATS servers, and nodes: each has one of both on its machine, if they were machines.
+pub(super) const MACHINES: usize = 3;
+/// How long anything may take that is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The stream of the shard's log.
+pub(super) const LOG: &str = "HW_bench_0";
+
+/// What runs on one of the machines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// A NATS server.
+    Nats,
+    /// A node.
+    Node,
+}
+
+/// The processes.
+#[derive(Debug)]
+pub(super) struct Site {
+    folder: tempfile::TempDir,
+    headwater: PathBuf,
+    nats: PathBuf,
+    /// For clients of NATS, for its servers among one another, for its pages, and for clients of nodes.
+    ports: Vec<[u16; 4]>,
+    servers: [Option<Child>; MACHINES],
+    nodes: [Option<Child>; MACHINES],
+}
+
+impl Site {
+    /// Starts all, and waits until a node owns the data.
+    ///
+    /// # Errors
+    /// A program is missing, or does not come up.
+    pub(super) fn start(headwater: PathBuf) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("headwater-bench-").tempdir()?;
+        let ports = (0..MACHINES)
+            .map(|_| Ok([free_port()?, free_port()?, free_port()?, free_port()?]))
+            .collect::<Result<Vec<_>>>()?;
+        let nats = program::nats()?;
+        let (servers, nodes) = Default::default();
+        let mut site = Self { folder, headwater, nats, ports, servers, nodes };
+        for at in 0..MACHINES {
+            site.restart(Kind::Nats, at)?;
+        }
+        for at in 0..MACHINES {
+            site.until("NATS is a cluster", |site| {
+                let page = site.page(at, "jsz");
+                let meta = page.get("meta_cluster");
+                meta.is_some_and(|meta| {
+                    meta["leader"].is_string() && meta["cluster_size"] == MACHINES
+                })
+            })?;
+        }
+        for at in 0..MACHINES {
+            site.restart(Kind::Node, at)?;
+        }
+        site.owner()?;
+        Ok(site)
+    }
+
+    /// Where clients reach a node.
+    #[must_use]
+    pub(super) fn port(&self, node: usize) -> u16 {
+        self.ports[node][3]
+    }
+
+    /// Waits until something holds.
+    ///
+    /// # Errors
+    /// It does not, within two minutes.
+    pub(super) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !holds(self) {
+            stop::check()?;
+            if begun.elapsed() > PATIENCE {
+                bail!("waited in vain: {what}\n{}", self.logs());
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn logs(&self) -> String {
+        let log = |at: usize| {
+            let path = self.folder.path().join(format!("node{at}.log"));
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.lines().rev().take(5).fold(String::new(), |all, line| format!("{line}\n{all}"))
+        };
+        (0..MACHINES).map(log).collect()
+    }
+
+    fn child(&mut self, kind: Kind, at: usize) -> &mut Option<Child> {
+        match kind {
+            Kind::Nats => &mut self.servers[at],
+            Kind::Node => &mut self.nodes[at],
+        }
+    }
+
+    /// Starts a server or node, if it does not run.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(super) fn restart(&mut self, kind: Kind, at: usize) -> Result<()> {
+        if self.child(kind, at).is_some() {
+            return Ok(());
+        }
+        let mut command = match kind {
+            Kind::Nats => self.nats_command(at)?,
+            Kind::Node => self.node_command(at),
+        };
+        let name = if kind == Kind::Nats { "nats" } else { "node" };
+        let log = File::create(self.folder.path().join(format!("{name}{at}.log")))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().with_context(|| format!("{name} does not start"))?;
+        stop::note(child.id(), Signal::KILL);
+        *self.child(kind, at) = Some(child);
+        Ok(())
+    }
+
+    fn nats_command(&self, at: usize) -> Result<Command> {
+        let [port, route, page, _] = self.ports[at];
+        let routes: Vec<_> =
+            self.ports.iter().map(|[_, route, ..]| format!("nats://127.0.0.1:{route}")).collect();
+        let text = format!(
+            "server_name: s{at}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{page}\n\
+             jetstream {{ store_dir: {:?}, sync_interval: always }}\n\
+             cluster {{ name: bench, listen: 127.0.0.1:{route}, routes: [{}] }}\n",
+            self.folder.path().join(format!("nats{at}")),
+            routes.join(", "),
+        );
+        let settings = self.folder.path().join(format!("nats{at}.conf"));
+        std::fs::write(&settings, text)?;
+        let mut command = Command::new(&self.nats);
+        command.arg("-c").arg(settings);
+        Ok(command)
+    }
+
+    fn node_command(&self, at: usize) -> Command {
+        let urls: Vec<_> =
+            self.ports.iter().map(|[port, ..]| format!("nats://127.0.0.1:{port}")).collect();
+        let port = self.port(at).to_string();
+        let mut command = Command::new(&self.headwater);
+        command.args(["serve", "--bind", "127.0.0.1", "--port", &port, "--shards", "1"]);
+        command.args(["--cluster", &urls.join(","), "--cluster-name", "bench"]);
+        for [_, _, page, _] in &self.ports {
+            command.args(["--nats-monitoring", &format!("http://127.0.0.1:{page}")]);
+        }
+        command.args(["--node", &format!("node{at}")]);
+        command.args(["--advertise", &format!("127.0.0.1:{port}")]);
+        command.arg("--data").arg(self.folder.path().join(format!("data{at}")));
+        command
+    }
+
+    /// A page of a NATS server's figures; nothing where it says none.
+    fn page(&self, at: usize, page: &str) -> Value {
+        let ask = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[at][2]))?;
+            stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+            write!(stream, "GET /{page} HTTP/1.0\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        };
+        let text = ask().unwrap_or_default();
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).unwrap_or_default()
+    }
+
+    /// Which NATS server leads a stream.
+    ///
+    /// # Errors
+    /// None does for two minutes.
+    pub(super) fn leader(&self, stream: &str) -> Result<usize> {
+        let mut leader = None;
+        self.until("the stream has a leader", |site| {
+            let pages = (0..MACHINES).map(|at| site.page(at, "jsz?accounts=true&streams=true"));
+            leader = pages.into_iter().find_map(|page| {
+                let streams = page["account_details"][0]["stream_detail"].as_array()?.clone();
+                let found = streams.into_iter().find(|one| one["name"] == stream)?;
+                found["cluster"]["leader"].as_str()?.strip_prefix('s')?.parse().ok()
+            });
+            leader.is_some()
+        })?;
+        leader.context("it was found just now")
+    }
+
+    /// Which node owns the data.
+    ///
+    /// # Errors
+    /// None does for two minutes.
+    pub(super) fn owner(&self) -> Result<usize> {
+        let mut owner = None;
+        self.until("a node owns the data", |site| {
+            owner = (0..MACHINES).find(|&at| {
+                let epoch = ask(site.port(at), &[b"INFO", b"cluster"], Duration::from_secs(2));
+                let name = format!("cluster_node:node{at}\r\n");
+                epoch.is_some_and(|text| String::from_utf8_lossy(&text).contains(&name))
+            });
+            owner.is_some()
+        })?;
+        owner.context("it was found just now")
+    }
+
+    /// Sends a signal to what runs there; after SIGKILL, and SIGTERM, it is gone.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub(super) fn end(&mut self, kind: Kind, at: usize, signal: Signal) -> Result<()> {
+        let Some(mut child) = self.child(kind, at).take() else { return Ok(()) };
+        stop::send(child.id(), signal);
+        stop::forget(child.id());
+        child.wait().context("its end")?;
+        Ok(())
+    }
+
+    /// Starts all that does not run, and waits until all nodes serve and are in step.
+    ///
+    /// # Errors
+    /// They do not come up.
+    pub(super) fn mend(&mut self) -> Result<()> {
+        for kind in [Kind::Nats, Kind::Node] {
+            for at in 0..MACHINES {
+                self.restart(kind, at)?;
+            }
+        }
+        self.owner()?;
+        for at in 0..MACHINES {
+            self.until("every node forwards", |site| {
+                ask(site.port(at), &[b"PING"], Duration::from_secs(2))
+                    .is_some_and(|it| it[0] == b'+')
+            })?;
+        }
+        Ok(())
+    }
+
+    /// CPU that a node has used.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub(super) fn cpu(&self, node: usize) -> Result<Duration> {
+        let child = self.nodes[node].as_ref().context("the node does not run")?;
+        crate::measure::process::cpu(child.id())
+    }
+
+    /// A connection to a NATS server on which an inbox was subscribed to.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(super) fn nats(&self, at: usize, inbox: &str) -> Result<Connection> {
+        let mut connection = Connection::open(self.ports[at][0])?;
+        nats::begin(&mut connection, inbox)?;
+        Ok(connection)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for child in self.nodes.iter_mut().chain(&mut self.servers).filter_map(Option::as_mut) {
+            stop::send(child.id(), Signal::KILL);
+            stop::forget(child.id());
+            let _ended = child.wait();
+        }
+    }
+}
+
+/// One request over a connection of its own: the first bytes of the answer, if there is one in time.
+#[must_use]
+pub(super) fn ask(port: u16, words: &[&[u8]], patience: Duration) -> Option<Vec<u8>> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, patience).ok()?;
+    stream.set_read_timeout(Some(patience)).ok()?;
+    let mut request = Vec::new();
+    crate::wire::resp::command(&mut request, words);
+    stream.write_all(&request).ok()?;
+    let mut answer = vec![0; 16 << 10];
+    let len = stream.read(&mut answer).ok()?;
+    answer.truncate(len);
+    (len > 0).then_some(answer)
+}
