@@ -12,6 +12,9 @@ pub trait Meter: Debug {
     /// Looks anew at what is estimated between two looks.
     fn look_again(&self) {}
 
+    /// So many bytes are about to be taken at once: who else takes memory should know beforehand.
+    fn announce(&self, _bytes: usize) {}
+
     /// Has others that share the bound give up about so many bytes, where nothing here can go. Whether it is worth while
     /// to look again: `false` where there are no others, or they have nothing to give either.
     fn gain(&self, _bytes: usize) -> bool {

@@ -47,9 +47,6 @@ use std::time::{Duration, Instant};
 const SHARDS_FILE: &str = "headwater-shards";
 /// What the embedded store is called among sources.
 const NAME: &str = "data";
-/// What its threads may take from one moment to the next, in tables: one that is brought to disk and its compressed form, and a
-/// batch on its way.
-const TABLES_APART: usize = 3;
 /// The end waits so long for the last writes to be safe.
 const SETTLE: Duration = Duration::from_secs(60);
 
@@ -394,11 +391,10 @@ impl EmbeddedStore {
         self.store.takes_removals()
     }
 
-    /// Bytes that the store's threads may take at any moment besides what they hold when memory is looked at, and the most
-    /// that they hold.
+    /// Bytes of a table of the store, and the most that its threads hold.
     pub(crate) fn bytes_taken(&self) -> (usize, usize) {
         let options = self.store.options();
-        (TABLES_APART * options.table_bytes as usize, options.memory_bytes() as usize)
+        (options.table_bytes as usize, options.memory_bytes() as usize)
     }
 
     /// What is known of the store.

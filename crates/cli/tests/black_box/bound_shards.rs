@@ -1,7 +1,7 @@
 //! The memory bound with several shards: the phases of [`crate::bound`], and memory that goes from shard to shard.
 
 use crate::bound::{self, BOUND, Draws, Watched, lines, rounds, value};
-use crate::support::request;
+use crate::support::{Server, request};
 
 const SHARDS: u16 = 3;
 
@@ -142,6 +142,22 @@ fn clients_of_all_shards_write_at_the_same_time() {
         }
     });
     watched.phase("six writers at once");
+}
+
+#[test]
+fn a_client_stays_while_what_it_has_written_goes_to_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_string_lossy().into_owned();
+    let shards = SHARDS.to_string();
+    let options = ["--memory", "96mb", "--memory-policy", "allkeys-lru", "--shards", &shards];
+    let server = Server::start(&[&options[..], &["--data", &path]].concat());
+    let mut watched = Watched::watch(server);
+    // Often no shard has anything to evict: all is on its way to disk, and comes back when it is there.
+    let refused = watched.send(200 * rounds(), 1, |at, draws| {
+        let (key, len) = (format!("huge|{at}"), 500_000 + draws.below(2_000_000));
+        request(&[b"SET", key.as_bytes(), &value(&key, len as usize)])
+    });
+    assert_eq!((refused, &*watched.info()["evicted_clients"]), (0, "0"));
 }
 
 #[test]

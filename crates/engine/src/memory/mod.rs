@@ -534,6 +534,13 @@ impl Memory {
         }
     }
 
+    /// Tells others that share the bound what is about to be taken at once.
+    pub(crate) fn announce(&self, bytes: usize) {
+        if let Some(meter) = &self.meter {
+            meter.announce(bytes);
+        }
+    }
+
     /// Asks others that share the bound for memory.
     fn gain(&self, bytes: usize) -> bool {
         self.meter.as_ref().is_some_and(|meter| meter.gain(bytes))

@@ -55,6 +55,11 @@ const LEAST_FOR_DATA: usize = 8 << 20;
 const SHARD_BYTES: usize = 2 << 20;
 /// How often a shard that has nothing to evict asks the others for one command.
 const ASKS_MAX: u32 = 8;
+/// What a store's threads may take from one moment to the next, in tables: one that is brought to disk and its compressed form,
+/// and a batch on its way.
+const TABLES_APART: usize = 3;
+/// The same in values, where those are larger than a table; and one that is read and written as tables are merged.
+const VALUES_APART: usize = TABLES_APART + 2;
 /// How long a command waits at most for memory that a store's threads will give back, in milliseconds.
 pub(crate) const STORE_PATIENCE: u64 = 2000;
 /// How often it looks meanwhile, or is tried again, in milliseconds.
@@ -92,6 +97,8 @@ pub(crate) struct Gauge {
     comes: Cell<bool>,
     /// What the threads of stores hold at most, about.
     for_stores: Cell<usize>,
+    /// What those of one may take from one look to the next.
+    for_one: Cell<usize>,
     /// How often others may still be asked for the command under way.
     asks_left: Cell<u32>,
 }
@@ -105,6 +112,11 @@ impl Meter for Gauge {
     #[cold]
     fn look_again(&self) {
         self.refresh(self.untouched.get());
+    }
+
+    #[inline]
+    fn announce(&self, bytes: usize) {
+        self.announce_beside(bytes, || self.untouched.get());
     }
 
     #[cold]
@@ -147,22 +159,34 @@ impl Gauge {
             lets_others: Cell::new(false),
             comes: Cell::new(false),
             for_stores: Cell::new(0),
+            for_one: Cell::new(0),
             asks_left: Cell::new(ASKS_MAX),
         };
         gauge.refresh(0);
         Ok(gauge)
     }
 
-    /// Counts on the threads of the stores of all shards: what those of one take may grow by `bytes` from one look to the
-    /// next, is `most` at most, and is given back when it is written.
-    pub(crate) fn set_store(&self, store: StoreHandle, (bytes, most): (usize, usize)) {
+    /// Counts on the threads of the stores of all shards: what those of one take grows with its `table`, in bytes, is `most` at
+    /// most, and is given back when it is written.
+    pub(crate) fn set_store(&self, store: StoreHandle, (table, most): (usize, usize)) {
+        let bytes = TABLES_APART * table;
         *self.store.borrow_mut() = Some(store);
         self.apart.set(self.apart.get() + bytes * self.shards());
         self.for_stores.set(most * self.shards());
+        self.for_one.set(bytes);
     }
 
-    /// Whether a store's threads hold memory that they will give back.
-    fn is_store_writing(&self) -> bool {
+    /// What the threads of a store may take for values of so many bytes beyond what is left to them anyway: what they do with
+    /// tables they do with a value that is larger than one.
+    pub(crate) fn beside_values(&self, bytes: usize) -> usize {
+        match self.for_one.get() {
+            0 => 0,
+            apart => bytes.saturating_mul(VALUES_APART).saturating_sub(apart),
+        }
+    }
+
+    /// Whether the threads of a store, of whichever shard, hold memory that they will give back.
+    pub(crate) fn is_store_writing(&self) -> bool {
         let writing = self.store.borrow().as_ref().is_some_and(StoreHandle::is_writing);
         self.common.as_ref().map_or(writing, |common| common.tell_writing(writing))
     }
@@ -331,9 +355,9 @@ impl Gauge {
     }
 
     /// A command is about to take so much: where that is more than what may be taken between two samples, it is looked first, and
-    /// others are told.
+    /// others are told. As [`Gauge::refresh`], it is told what is free for values and was never written.
     #[inline]
-    pub(crate) fn announce(&self, bytes: usize, untouched: impl FnOnce() -> usize) {
+    pub(crate) fn announce_beside(&self, bytes: usize, untouched: impl FnOnce() -> usize) {
         if bytes > self.step_now() && self.bound.get().is_some() {
             self.refresh_for(untouched(), bytes);
             if let Some(common) = &self.common {

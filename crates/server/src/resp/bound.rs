@@ -129,7 +129,10 @@ impl ShardService {
                 common.ask(engine.excess(soon));
                 let over = engine.excess(0);
                 let own = common.own_part(over).max(over.min(limit / LEAST_PART));
-                let fits = over == 0 || engine.give_up(own) || common.may_gain();
+                let fits = over == 0
+                    || engine.give_up(own)
+                    || common.may_gain()
+                    || self.bound.gauge.is_store_writing();
                 let others = common.tell_clients(clients);
                 (fits, share_beside(others, self.bound.clients_share, common.shards()))
             }
@@ -177,7 +180,7 @@ impl ShardService {
         if bytes > PASSED_MIN && self.bound.gauge.limit().is_some() {
             let engine = self.node.engine_mut();
             // A buffer that grows has its old bytes and its new ones for a moment.
-            self.bound.gauge.announce(3 * bytes, || engine.value_memory().untouched);
+            self.bound.gauge.announce_beside(3 * bytes, || engine.value_memory().untouched);
             // Where there is none, the request is refused where it is executed.
             engine.make_room(3 * bytes);
         }
@@ -265,8 +268,11 @@ impl ShardService {
         command: &Command<'_>,
     ) -> Option<bool> {
         let (bytes, values) = need(spec, args, command);
+        let bytes = bytes.saturating_add(self.bound.gauge.beside_values(values));
         let engine = self.node.engine_mut();
-        self.bound.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
+        self.bound
+            .gauge
+            .announce_beside(bytes.saturating_add(values), || engine.value_memory().untouched);
         engine.make_room_in_steps(bytes, values, self.bound.gauge.reserve())
     }
 
@@ -290,8 +296,11 @@ impl ShardService {
         if self.bound.gauge.limit().is_none() {
             return true;
         }
+        let bytes = bytes.saturating_add(self.bound.gauge.beside_values(values));
         let engine = self.node.engine_mut();
-        self.bound.gauge.announce(bytes.saturating_add(values), || engine.value_memory().untouched);
+        self.bound
+            .gauge
+            .announce_beside(bytes.saturating_add(values), || engine.value_memory().untouched);
         let fits = engine.make_room_for(bytes.saturating_add(self.bound.gauge.reserve()), values);
         if !fits && !self.bound.gauge.gains_soon() {
             self.notice_no_room();
