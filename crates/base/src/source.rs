@@ -221,6 +221,10 @@ pub trait BaseStore: core::fmt::Debug {
     /// All keys are gone.
     fn clear(&mut self) -> Position;
 
+    /// At this moment keys were gone because their time was over: who has the store next is to show none of them, however its
+    /// clock goes.
+    fn note_time(&mut self, now: Millis);
+
     /// Whether it surely holds no key of `range`. It may say no where it would have to look long.
     fn holds_nothing(&mut self, range: &KeyRange) -> bool;
 

@@ -40,6 +40,8 @@ pub(crate) struct Expiries {
     pub(crate) overdue: bool,
     /// They stay until somebody looks at them.
     lazy: bool,
+    /// The last moment of which the embedded store knows that keys were gone, since it was over for them.
+    noted: Millis,
 }
 
 impl Expiries {
@@ -50,6 +52,7 @@ impl Expiries {
             order: BTreeSet::new(),
             overdue: false,
             lazy: false,
+            noted: Millis(0),
         }
     }
 
@@ -154,7 +157,7 @@ impl Engine {
     /// Removes keys whose time has come, and snapshots: as many as a slice has rows.
     pub(crate) fn expire_slice(&mut self) {
         let most = self.reads.slices.rows().unwrap_or(usize::MAX);
-        let mut done = 0;
+        let (mut done, mut kept) = (0, false);
         while let Some(key) = self.base.expiries.due(self.now)
             && done < most
         {
@@ -162,17 +165,30 @@ impl Engine {
             if self.is_being_removed(&key) {
                 self.take_removed(&key);
             } else {
+                kept |= self.store.table_of(&key).is_some_and(|table| self.base.is_kept(table));
                 self.expire(&key);
             }
             done += 1;
         }
         self.base.expiries.overdue = self.base.expiries.due(self.now).is_some();
+        if kept || self.base.expiries.overdue {
+            self.note_time();
+        }
         // Nobody reads a snapshot whose time is over, whether it is there or not.
         while self.is_snapshot_due() && done < most {
             if let Some(&(_, id)) = self.views.snapshots.first() {
                 done += (self.views.statuses.get(id).rows as usize).max(1);
                 self.discard(id);
             }
+        }
+    }
+
+    /// Has the embedded store know that keys are shown no more from this moment on. Some of them are still there: they are
+    /// hidden, and whoever has the store next hides them as well.
+    pub(crate) fn note_time(&mut self) {
+        if self.base.expiries.noted < self.now {
+            self.base.expiries.noted = self.now;
+            self.base.tell_time(self.now);
         }
     }
 
@@ -194,6 +210,9 @@ impl Engine {
     /// Removes a key whose time has come.
     pub(crate) fn expire(&mut self, key: &[u8]) {
         self.counters.expired += 1;
+        if self.base.expiries.lazy {
+            self.note_time();
+        }
         match self.store.table_of(key) {
             Some(table) => _ = self.take(table, key, Gone::Expired),
             None => self.base.expiries.set(key, None),

@@ -6,14 +6,15 @@
 use crate::loader::View;
 use crate::log::Log;
 use crate::lost::Lost;
+use crate::notes;
 use crate::outside::{self, TurnLog};
 use crate::shared::{Request, Shared, lock};
 use crate::survey::{Survey, Wanted};
 use crate::tables::Tables;
 use crate::turn::{Op, Turn};
 use crate::walk;
-use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position};
+use headwater_base::{KeyRange, Millis};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -218,6 +219,10 @@ impl BaseStore for StoreHandle {
             let _gone = gathered.tables.clear();
             gathered.turn.clear()
         })
+    }
+
+    fn note_time(&mut self, now: Millis) {
+        self.tell(|gathered| gathered.turn.note(notes::TIME, &now.0.to_be_bytes()));
     }
 
     fn holds_nothing(&mut self, range: &KeyRange) -> bool {

@@ -7,8 +7,12 @@ use crate::record;
 use crate::shared::lock;
 use crate::{KeeperQueue, describe};
 use fjall::Readable;
+use headwater_base::Millis;
 use headwater_base::source::Position;
 use std::sync::Arc;
+
+/// The name of the note that says when keys were last gone because their time was over. No other note's name begins as it does.
+pub(crate) const TIME: &[u8] = b"n";
 
 /// The shard's end of its notes.
 #[derive(Clone, Debug)]
@@ -31,6 +35,19 @@ impl Notes {
     #[must_use]
     pub fn committed(&self) -> Position {
         Position(lock(&self.front.shared.progress).committed)
+    }
+
+    /// The last moment at which keys were gone because their time was over ([`BaseStore::note_time`]).
+    ///
+    /// # Errors
+    /// As for [`Notes::read`].
+    pub fn time(&self) -> Result<Option<Millis>, String> {
+        let mut time = None;
+        self.read(TIME, &[TIME, &[0]].concat(), false, &mut |_, text| {
+            time = text.first_chunk().map(|bytes| Millis(u64::from_be_bytes(*bytes)));
+            true
+        })?;
+        Ok(time)
     }
 
     /// Gives the committed notes whose names are in `[first, last)`, in order, or from the last one on, until `each`

@@ -7,10 +7,10 @@
 //! The count is jemalloc's. In a program that has another allocator it stands still, and nothing is ever evicted.
 
 use crate::rng::Rng;
-use headwater_base::KeyRange;
 use headwater_base::memory::Meter;
 use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position};
 use headwater_base::spill::Spill;
+use headwater_base::{KeyRange, Millis};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tikv_jemalloc_ctl::thread::{ThreadLocal, allocatedp, deallocatedp};
@@ -167,6 +167,9 @@ impl BaseStore for Outside<Box<dyn BaseStore>> {
     }
     fn clear(&mut self) -> Position {
         self.0.outside(|| self.1.clear())
+    }
+    fn note_time(&mut self, now: Millis) {
+        self.0.outside(|| self.1.note_time(now));
     }
     fn holds_nothing(&mut self, range: &KeyRange) -> bool {
         self.0.outside(|| self.1.holds_nothing(range))

@@ -1,7 +1,7 @@
 //! An embedded store that is a map in memory, and what a history asks of any such store.
 
-use headwater_base::KeyRange;
 use headwater_base::source::Attributes;
+use headwater_base::{KeyRange, Millis};
 use headwater_engine::{BaseStore, FetchId, Loaded, Pair, Position};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -97,6 +97,8 @@ impl BaseStore for End {
         disk.held.pairs.clear();
         disk.next()
     }
+    fn note_time(&mut self, _now: Millis) {}
+
     fn holds_nothing(&mut self, range: &KeyRange) -> bool {
         !self.0.borrow().held.pairs.keys().any(|key| range.contains(key))
     }

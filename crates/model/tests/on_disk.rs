@@ -1,8 +1,8 @@
 //! Histories with what a server really has on disk: the embedded store in a folder, killed between any two
 //! operations and opened again, and the directory to spill to.
 
-use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, BaseStore, FetchId, News, Pair, Position, Sink};
+use headwater_base::{KeyRange, Millis};
 use headwater_keep::{Durability, Options, Store, StoreHandle};
 use headwater_model::check::Kind;
 use headwater_model::drive;
@@ -66,6 +66,8 @@ impl BaseStore for End {
     fn clear(&mut self) -> Position {
         self.keeper.clear()
     }
+    fn note_time(&mut self, _now: Millis) {}
+
     fn holds_nothing(&mut self, range: &KeyRange) -> bool {
         self.keeper.holds_nothing(range)
     }

@@ -82,6 +82,8 @@ impl BaseStore for Store {
         self.0.borrow_mut().pairs.clear();
         self.next()
     }
+    fn note_time(&mut self, _now: Millis) {}
+
     fn holds_nothing(&mut self, range: &KeyRange) -> bool {
         !self.0.borrow().pairs.keys().any(|key| range.contains(key))
     }

@@ -9,6 +9,7 @@
 //! declares it; what the first one has kept counts.
 
 mod backup;
+mod clock;
 mod cluster;
 mod homes;
 mod journal;

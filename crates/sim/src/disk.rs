@@ -171,6 +171,8 @@ impl BaseStore for Disk {
         self.0.borrow_mut().write(Write::Clear)
     }
 
+    fn note_time(&mut self, _now: Millis) {}
+
     fn holds_nothing(&mut self, range: &KeyRange) -> bool {
         !self.0.borrow().pairs.keys().any(|key| range.contains(key))
     }

@@ -2,7 +2,7 @@
  * from the moment on that this is there. "sync": syncs fail. "hold": syncs wait for the file to say something else. "full": the disk is full. "torn": the next write
  * writes half of its bytes, and the process is gone. Of the times that the map of partitions is put into place after that, counted from 1:
  * "place2" ends the process before the second, "placed2" after it; "stay2" has it fail; "unsure2" fails when the folder is synced
- * behind it.
+ * behind it. And the clock is behind by the seconds that CLOCK_BEHIND says.
  *
  *     cc -shared -fPIC -o faults.so faults.c -ldl
  */
@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Whether this fault is asked for, and the descriptor is a file of the store. */
@@ -91,4 +92,12 @@ int rename(const char *from, const char *to) {
     int done = REAL(rename)(from, to);
     if (asked_now("placed")) _exit(1);
     return done;
+}
+
+/* The clock of the machine is so many seconds behind. */
+int clock_gettime(clockid_t which, struct timespec *now) {
+    const char *behind = getenv("CLOCK_BEHIND");
+    int told = REAL(clock_gettime)(which, now);
+    if (told == 0 && behind && which == CLOCK_REALTIME) now->tv_sec -= atoi(behind);
+    return told;
 }

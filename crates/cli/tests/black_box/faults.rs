@@ -34,6 +34,11 @@ impl Faults {
 
     /// Starts a server without a fault.
     pub(crate) fn start(&self, arguments: &[String]) -> Server {
+        self.start_behind(arguments, 0)
+    }
+
+    /// The same, whose clock is behind by so many seconds.
+    pub(crate) fn start_behind(&self, arguments: &[String], seconds: u32) -> Server {
         let _none = std::fs::remove_file(self.file());
         let mut command = program();
         command.args(["serve", "--port", "0"]).args(arguments);
@@ -41,6 +46,7 @@ impl Faults {
             name_shards(&mut command);
         }
         command.env("LD_PRELOAD", &self.library).env("FAULT_FILE", self.file());
+        command.env("CLOCK_BEHIND", seconds.to_string());
         Server::spawn(command)
     }
 

@@ -11,6 +11,7 @@ mod bound_shards;
 mod boundaries;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
+mod clocks;
 mod cluster;
 mod data;
 mod deploy;

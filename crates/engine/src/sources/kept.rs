@@ -262,6 +262,7 @@ impl Engine {
         let over = expires.is_some_and(|at| at <= self.now);
         if over {
             self.base.erase_kept(table, key);
+            self.note_time();
         }
         !over
     }
@@ -362,6 +363,13 @@ impl BaseData {
         let position = self.loads.persistence.taken;
         if let Some(data) = self.loads.own_mut(table) {
             data.note(position, key, || Some((value.to_vec(), attributes)));
+        }
+    }
+
+    /// Tells the embedded store that time has come to this moment, at which keys are gone.
+    pub(crate) fn tell_time(&mut self, now: Millis) {
+        if let Some(store) = &mut self.loads.persistence.store {
+            store.note_time(now);
         }
     }
 

@@ -470,7 +470,10 @@ fn provide_store(
     gauge.set_store(keeping.keeper(), keeping.bytes_taken());
     let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
     let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
-    kept.map_err(|error| ConfigError(format!("data-dir: {error}")))
+    kept.map_err(|error| ConfigError(format!("data-dir: {error}")))?;
+    let time = keeping.time_before().map_err(|why| ConfigError(format!("data-dir: {why}")))?;
+    node.advance(time);
+    Ok(())
 }
 
 /// The users that all shards share; the first shard has those of the settings.
