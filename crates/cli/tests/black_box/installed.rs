@@ -45,7 +45,7 @@ fn shells_and_man_know_every_subcommand() {
     for shell in ["bash", "zsh", "fish"] {
         let (is_right, script, _) = run(&["completions", shell]);
         assert!(is_right);
-        for word in ["serve", "demo", "completions", "memcached-port"] {
+        for word in ["serve", "demo", "cluster", "drain", "completions", "memcached-port"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

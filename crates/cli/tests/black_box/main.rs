@@ -12,6 +12,7 @@ mod boundaries;
 #[path = "../../../../tests/certificates.rs"]
 mod certificates;
 mod cluster;
+mod cluster_commands;
 mod data;
 mod deploy;
 mod doors;
