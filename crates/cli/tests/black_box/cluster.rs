@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
     pub(crate) ports: Vec<u16>,
     pub(crate) nodes: Vec<Option<Node>>,
     /// Further arguments of each.
-    arguments: &'static [&'static str],
+    pub(crate) arguments: &'static [&'static str],
     _turn: MutexGuard<'static, ()>,
 }
 

@@ -13,6 +13,7 @@ mod boundaries;
 mod certificates;
 mod cluster;
 mod cluster_commands;
+mod cluster_demo;
 mod data;
 mod deploy;
 mod doors;

@@ -306,8 +306,9 @@ impl Driver {
     /// Learns from an answer whether this node is drained.
     fn look_whether_drained(&mut self, answer: &BucketAnswer, now: Monotonic) {
         if let Err(bad) = self.drain.answered(answer, now) {
-            let key = DrainedNodes::KEY;
-            stop_for_good(&format!("key {key} of the bucket of owners cannot be read: {bad}"));
+            // Nobody's data is in danger: who owns goes on to, and others that know may.
+            let why = format!("key {} of the bucket cannot be read: {bad}", DrainedNodes::KEY);
+            event!(warn, "cluster", "drained_unknown", why);
         }
         let drained = self.drain.is_drained();
         if self.drained != drained {
