@@ -14,6 +14,7 @@ mod certificates;
 mod cluster;
 mod cluster_commands;
 mod cluster_demo;
+mod cluster_restore;
 mod data;
 mod deploy;
 mod doors;

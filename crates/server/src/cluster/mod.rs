@@ -8,11 +8,13 @@
 
 mod create;
 mod drain;
+mod restore;
 mod snapshot;
 mod status;
 
 pub use create::ClusterCreated;
 pub use drain::{DrainOutcome, DrainWish};
+pub use restore::RestoredCluster;
 pub use snapshot::OrderedSnapshot;
 pub use status::{ClusterStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus, SnapshotStatus};
 

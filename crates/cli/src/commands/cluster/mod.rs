@@ -5,6 +5,7 @@
 mod create;
 mod drain;
 mod remove;
+mod restore;
 mod servers;
 mod snapshot;
 mod status;
@@ -33,6 +34,8 @@ enum Action {
     Snapshot(snapshot::Args),
     /// Make what the cluster needs at NATS, and say everything that is wrong there. What is there already stays.
     Create(create::Args),
+    /// Fill a new, empty cluster with a backup.
+    Restore(restore::Args),
 }
 
 impl Args {
@@ -44,6 +47,7 @@ impl Args {
             Action::Remove(args) => args.run(),
             Action::Snapshot(args) => args.run(),
             Action::Create(args) => args.run(),
+            Action::Restore(args) => args.run(),
         }
     }
 }
