@@ -5,12 +5,13 @@
 use crate::check::{UNSAFE_SYNC, ask_servers};
 use crate::commands::{ANSWER_TIMEOUT, LogNames, last_of, put};
 use crate::connect::{connect, context_of};
-use crate::direct::{Stored, direct_get};
 use crate::settings::{JetStreamError, JetStreamSettings};
 use crate::streams::{make, make_bucket, make_log};
 use crate::waiting::{Failure, Waiting, until_there};
 use async_nats::jetstream::context::GetStreamErrorKind;
+use async_nats::jetstream::stream::Stream;
 use async_nats::jetstream::{Context, ErrorCode};
+use futures_util::TryStreamExt;
 use headwater_log::{PutOutcome, Revision, Sequence};
 use std::fmt;
 use std::time::Duration;
@@ -143,27 +144,33 @@ impl JetStreamAdmin {
         })
     }
 
-    /// All keys of the bucket, as one server has them, which may be behind by a moment.
+    /// All keys of the bucket, as its leader has them: a server that is behind would show nodes as silent that are not.
     ///
     /// # Errors
-    /// There is no bucket, or no server says what it has.
+    /// There is no bucket, or no leader that says what it has.
     pub fn entries(&self) -> Result<Vec<BucketEntry>, AdminError> {
         let bucket = self.settings.bucket();
         let stream = format!("KV_{bucket}");
         let prefix = format!("$KV.{bucket}.");
         self.within(&format!("bucket {bucket}"), async {
-            let asked = serde_json::json!({ "multi_last": [format!("{prefix}>")] });
-            let Some(batch) = direct_get(&self.context, &stream, asked).await else {
-                // That there is none is known by the servers that know of all streams.
-                self.summary(&stream).await?;
-                return Err(unavailable(format_args!("bucket {bucket} cannot be read")));
-            };
-            let entry = |one: Stored| {
-                let subject = one.headers.get("Nats-Subject")?.as_str();
-                let key = subject.strip_prefix(&prefix)?.to_owned();
-                Some(BucketEntry { key, revision: Revision(one.sequence), value: one.bytes })
-            };
-            Ok(batch.messages.into_iter().filter_map(entry).collect())
+            let failed =
+                |why: &dyn fmt::Display| unavailable(format_args!("bucket {bucket}: {why}"));
+            let found = self.found(&stream).await?;
+            let subjects = found.info_with_subjects(format!("{prefix}>")).await;
+            let subjects = subjects.map_err(|why| failed(&why))?.try_collect().await;
+            let subjects: Vec<(String, usize)> = subjects.map_err(|why| failed(&why))?;
+            let mut entries = Vec::new();
+            for (subject, _) in subjects {
+                let Some(key) = subject.strip_prefix(&prefix) else { continue };
+                let last = last_of(&self.context, &stream, &subject).await;
+                let (revision, value) =
+                    last.ok_or_else(|| failed(&format_args!("key {key} cannot be read")))?;
+                // It may have been removed meanwhile.
+                if revision != Revision(0) {
+                    entries.push(BucketEntry { key: key.to_owned(), revision, value });
+                }
+            }
+            Ok(entries)
         })
     }
 
@@ -206,15 +213,20 @@ impl JetStreamAdmin {
         })
     }
 
-    async fn summary(&self, stream: &str) -> Result<StreamSummary, AdminError> {
-        let found = self.context.get_stream(stream).await.map_err(|why| match why.kind() {
+    /// A stream, if there is one.
+    async fn found(&self, stream: &str) -> Result<Stream, AdminError> {
+        self.context.get_stream(stream).await.map_err(|why| match why.kind() {
             GetStreamErrorKind::JetStream(error)
                 if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
             {
                 AdminError::Missing(format!("stream {stream}"))
             }
             _ => unavailable(format_args!("stream {stream}: {why}")),
-        })?;
+        })
+    }
+
+    async fn summary(&self, stream: &str) -> Result<StreamSummary, AdminError> {
+        let found = self.found(stream).await?;
         let info = found.cached_info();
         let (mut leader, mut servers) = (None, Vec::new());
         if let Some(cluster) = &info.cluster {

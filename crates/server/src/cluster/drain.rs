@@ -51,7 +51,8 @@ impl ClusterAdmin {
             others = drained.others(node, &heard).into_iter().map(str::to_owned).collect();
             if others.is_empty() && !wish.force {
                 return Err(ClusterError(format!(
-                    "node '{node}' is the last one that could own the data: no other is heard that is not drained (--force drains it all the same, and nobody owns the data then)"
+                    "node '{node}' is the last one that could own the data: of the nodes that are heard ({}), no other is not drained (--force drains it all the same, and nobody owns the data then)",
+                    heard.join(", ")
                 )));
             }
             Ok(drained.set(node, true).then(|| drained.encode()))
@@ -80,7 +81,7 @@ impl ClusterAdmin {
     ) -> Result<Option<String>, ClusterError> {
         let began = Instant::now();
         loop {
-            let (revision, value) = self.nats.entry(&format!("owner.{shard}"))?;
+            let (revision, value) = self.read_key(&format!("owner.{shard}"))?;
             let owner = Owner::decode(&value).ok().filter(|_| revision != Revision(0));
             let remains = match owner {
                 Some(owner) if owner.released || owner.node != node => {
@@ -153,7 +154,7 @@ impl ClusterAdmin {
             let key = format!("node.{node}");
             self.nats.remove(&key, *revision)?;
             // A node that has begun meanwhile has written a later revision, which stays.
-            if self.nats.entry(&key)?.0 != Revision(0) {
+            if self.read_key(&key)?.0 != Revision(0) {
                 return Err(is_heard());
             }
         }

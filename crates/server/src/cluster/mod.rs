@@ -30,10 +30,14 @@ use std::time::{Duration, Instant};
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// A node that has not written its key for so long is not heard.
 const GONE: Duration = Duration::from_secs(5);
+/// How long it may take until the bucket can be read again.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 /// How often the bucket is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 /// How often a write is tried that others have come before.
 const TRIES: u32 = 20;
+/// How often a key is read that the servers do not give: its stream may be about to have another leader.
+const READS: u32 = 5;
 
 /// Why something was not done: a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -171,24 +175,41 @@ impl ClusterAdmin {
         Ok(BucketView::of(self.nats.entries()?))
     }
 
-    /// Looks at the bucket until everything that can be renewed was, or [`GONE`] has passed.
+    /// Looks at the bucket until everything that can be renewed was, or [`GONE`] lies between the first look and the last one that was answered: what is not
+    /// seen is not silent.
     fn watch(&self) -> Result<Watched, AdminError> {
         let mut view = self.view()?;
         let first = view.renewed();
         let mut renewed = BTreeSet::new();
         let began = Instant::now();
+        let mut looked = Duration::ZERO;
         loop {
             let now = view.renewed();
             // What was not there before has been written since.
             let changed = now.iter().filter(|(what, at)| first.get(what) != Some(at));
             renewed.extend(changed.map(|(what, _)| what.clone()));
-            if now.keys().all(|what| renewed.contains(what)) || began.elapsed() >= GONE {
+            if now.keys().all(|what| renewed.contains(what)) || looked >= GONE {
                 return Ok(Watched { view, renewed });
             }
             self.nats.pause(LOOK);
-            // A server that does not answer once has said enough before.
-            view = self.view().unwrap_or(view);
+            let asked = began.elapsed();
+            match self.view() {
+                Ok(next) => (view, looked) = (next, asked),
+                Err(why) if asked >= ANSWERED_WITHIN => return Err(why),
+                Err(_) => {}
+            }
         }
+    }
+
+    /// A key of the bucket, also where the bucket has no leader for a moment.
+    fn read_key(&self, key: &str) -> Result<(Revision, Vec<u8>), AdminError> {
+        for _ in 1..READS {
+            if let Ok(entry) = self.nats.entry(key) {
+                return Ok(entry);
+            }
+            self.nats.pause(LOOK);
+        }
+        self.nats.entry(key)
     }
 
     /// Writes a key by compare-and-set, as often as others come before: `change` gives the new value of a revision and value, if anything changes. Whether
@@ -199,7 +220,7 @@ impl ClusterAdmin {
         mut change: impl FnMut(Revision, &[u8]) -> Result<Option<Vec<u8>>, ClusterError>,
     ) -> Result<bool, ClusterError> {
         for _ in 0..TRIES {
-            let (revision, value) = self.nats.entry(key)?;
+            let (revision, value) = self.read_key(key)?;
             let Some(value) = change(revision, &value)? else { return Ok(false) };
             match self.nats.put(key, revision, value) {
                 PutOutcome::Written(_) => return Ok(true),

@@ -43,7 +43,7 @@ impl ClusterAdmin {
             Ok((!is_own).then(|| SnapshotOrder::Wanted { id }.encode()))
         })?;
         loop {
-            let (revision, value) = self.nats.entry(&key)?;
+            let (revision, value) = self.read_key(&key)?;
             let order = SnapshotOrder::decode(&value).ok().filter(|_| revision > ordered);
             // What is done for a later order has what this one is about as well.
             if let Some(SnapshotOrder::Done { sequence, .. }) = order {
@@ -66,7 +66,7 @@ impl ClusterAdmin {
             return Ok(None);
         }
         let key = SnapshotMark::key(shard);
-        let (_, value) = self.nats.entry(&key)?;
+        let (_, value) = self.read_key(&key)?;
         let mark = SnapshotMark::decode(&value).map_err(|bad| {
             ClusterError(format!("key {key} of the bucket of owners cannot be read: {bad}"))
         })?;
