@@ -188,6 +188,8 @@ fn what_is_acknowledged_while_owners_are_drained_stays() {
             assert!(began.elapsed() < 2 * PATIENCE, "nothing is acknowledged");
             sleep(Duration::from_millis(50));
         }
+        // A node that has begun anew is not heard before it has its name again.
+        status(&cluster, "all are heard", |status, is_well| is_well && all_heard(status));
         let owner = cluster.owner();
         let told = operate(&cluster, &format!("drain {}", name(owner)));
         assert!(
