@@ -106,6 +106,29 @@ impl Client {
         self.read()
     }
 
+    /// Sends requests together, and reads their replies.
+    pub(crate) fn call_all<A: AsRef<[u8]>, const N: usize>(
+        &mut self,
+        requests: &[[A; N]],
+    ) -> anyhow::Result<Vec<Reply>> {
+        self.out.clear();
+        for args in requests {
+            self.add(args);
+        }
+        self.send_out()?;
+        requests.iter().map(|_| self.read()).collect()
+    }
+
+    fn add<A: AsRef<[u8]>>(&mut self, args: &[A]) {
+        resp::begin(&mut self.out, args.len());
+        args.iter().for_each(|arg| resp::argument(&mut self.out, arg.as_ref()));
+    }
+
+    fn send_out(&mut self) -> anyhow::Result<()> {
+        let stream = self.input.stream();
+        stream.write_all(&self.out).and_then(|()| stream.flush()).context("sending")
+    }
+
     /// Waits a while for the first byte of what the server sends next; whether it came, or the server is gone.
     pub(crate) fn wait(&mut self, most: Duration) -> anyhow::Result<bool> {
         self.input.stream().socket().set_read_timeout(Some(most))?;
@@ -123,10 +146,8 @@ impl Client {
     /// Sends one request.
     pub(crate) fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> anyhow::Result<()> {
         self.out.clear();
-        resp::begin(&mut self.out, args.len());
-        args.iter().for_each(|arg| resp::argument(&mut self.out, arg.as_ref()));
-        let stream = self.input.stream();
-        stream.write_all(&self.out).and_then(|()| stream.flush()).context("sending")
+        self.add(args);
+        self.send_out()
     }
 
     /// Reads one reply.

@@ -1,5 +1,5 @@
 //! The program `headwater`: `serve` runs the server, `demo` runs it with a real follower
-//! graph loaded, `cli` talks to one, `check` runs random
+//! graph loaded, `cli` talks to one, `cluster` looks after several on several machines, `check` runs random
 //! histories against an oracle, `fn` begins, builds and tests functions, `bench` measures speed and memory beside other systems.
 //!
 //! Each subcommand is one file in `commands`, with its arguments and its `run`.

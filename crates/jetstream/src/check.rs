@@ -6,6 +6,10 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// What helps where servers do not sync, and what it costs.
+pub(crate) const UNSAFE_SYNC: &str =
+    "--unsafe-sync starts all the same, and loses acknowledged writes when power fails";
+
 /// What one server says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerSync {
@@ -48,51 +52,79 @@ fn fetch(address: &str) -> Result<String, JetStreamError> {
     text.map_err(|error| JetStreamError(format!("{url} cannot be read: {error}")))
 }
 
+/// What the servers say of how they sync.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SyncReport {
+    /// What must be changed: a sentence for each.
+    pub(crate) wrong: Vec<String>,
+    /// Why servers could not be asked: a sentence for each.
+    pub(crate) away: Vec<String>,
+    is_enough: bool,
+}
+
+impl SyncReport {
+    /// Whether more than half of the servers could be asked.
+    pub(crate) fn is_enough(&self) -> bool {
+        self.is_enough
+    }
+}
+
+/// Asks every server at its monitoring address.
+pub(crate) fn ask_servers(settings: &JetStreamSettings) -> SyncReport {
+    let (mut names, mut size, mut report) = (BTreeSet::new(), 0, SyncReport::default());
+    if settings.monitoring.is_empty() {
+        report.wrong.push(String::from(
+            "whether the NATS servers sync each message cannot be seen without their monitoring addresses",
+        ));
+        return report;
+    }
+    for address in &settings.monitoring {
+        let page = match fetch(address) {
+            Ok(page) => page,
+            Err(JetStreamError(why)) => {
+                report.away.push(why);
+                continue;
+            }
+        };
+        match server_sync(address, &page) {
+            Ok(server) => {
+                if !server.sync_always {
+                    report.wrong.push(format!(
+                        "NATS server '{}' acknowledges messages before it has synced them: its configuration lacks `sync_interval: always`",
+                        server.name
+                    ));
+                }
+                size = size.max(server.cluster_size);
+                names.insert(server.name);
+            }
+            Err(JetStreamError(why)) => report.wrong.push(why),
+        }
+    }
+    let addresses = names.len() + report.away.len();
+    report.is_enough = 2 * names.len() > addresses;
+    if report.wrong.is_empty() && report.is_enough && (addresses as u64) < size {
+        report.wrong.push(format!(
+            "of {size} NATS servers, {addresses} have a monitoring address here, and all must say that they sync each message"
+        ));
+    }
+    report
+}
+
 /// Sees that servers sync each message before they acknowledge it. One that cannot be asked may be away, as long as more than half can: so a node
 /// begins while a server is down.
 pub(crate) fn check_sync(settings: &JetStreamSettings) -> Result<(), Failure> {
     if settings.unsafe_sync {
         return Ok(());
     }
-    let advice =
-        "; --unsafe-sync starts all the same, and loses acknowledged writes when power fails";
-    let text = |why: String| JetStreamError(why + advice);
-    if settings.monitoring.is_empty() {
-        return Err(Failure::Refused(text(
-            "whether the NATS servers sync each message cannot be seen without their monitoring addresses"
-                .into(),
-        )));
+    let report = ask_servers(settings);
+    if !report.wrong.is_empty() {
+        let why = report.wrong.join("; ");
+        return Err(Failure::Refused(JetStreamError(format!("{why}; {UNSAFE_SYNC}"))));
     }
-    let (mut names, mut size, mut away) = (BTreeSet::new(), 0, Vec::new());
-    for address in &settings.monitoring {
-        let page = match fetch(address) {
-            Ok(page) => page,
-            Err(JetStreamError(why)) => {
-                away.push(why);
-                continue;
-            }
-        };
-        let server = server_sync(address, &page)
-            .map_err(|JetStreamError(why)| Failure::Refused(text(why)))?;
-        if !server.sync_always {
-            return Err(Failure::Refused(text(format!(
-                "NATS server '{}' acknowledges messages before it has synced them: its configuration lacks `sync_interval: always`",
-                server.name
-            ))));
-        }
-        size = size.max(server.cluster_size);
-        names.insert(server.name);
+    if !report.is_enough {
+        return Err(Failure::NotYet(JetStreamError(report.away.join("; "))));
     }
-    let addresses = names.len() + away.len();
-    if 2 * names.len() <= addresses {
-        return Err(Failure::NotYet(JetStreamError(away.join("; "))));
-    }
-    if (addresses as u64) < size {
-        return Err(Failure::Refused(text(format!(
-            "of {size} NATS servers, {addresses} have a monitoring address here, and all must say that they sync each message"
-        ))));
-    }
-    for why in away {
+    for why in report.away {
         tracing::warn!(
             name: "sync_unknown",
             target: "cluster",

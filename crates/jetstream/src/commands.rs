@@ -172,24 +172,41 @@ pub(crate) async fn bucket(
             });
         }
         BucketRequest::Put { tag, key, revision, value } => {
-            let message = PublishMessage::build()
-                .payload(value.into())
-                .expected_last_subject_sequence(revision.0);
-            let sent = context.send_publish(format!("$KV.{bucket}.{key}"), message).await;
+            let outcome = put(context, bucket, &key, revision, value).await;
             tokio::task::spawn_local(async move {
-                let outcome = match published(sent).await {
-                    Published::Stored(revision) => PutOutcome::Written(Revision(revision)),
-                    Published::Refused => PutOutcome::Refused,
-                    Published::Unknown => PutOutcome::Unknown,
-                };
+                let outcome = outcome.await;
                 answers.send(BucketAnswer::Put { tag, outcome });
             });
         }
     }
 }
 
+/// Sends a write to a key of the bucket, which must have this revision; what is given back waits for what becomes of it.
+pub(crate) async fn put(
+    context: &Context,
+    bucket: &str,
+    key: &str,
+    revision: Revision,
+    value: Vec<u8>,
+) -> impl Future<Output = PutOutcome> + use<> {
+    let message =
+        PublishMessage::build().payload(value.into()).expected_last_subject_sequence(revision.0);
+    let sent = context.send_publish(format!("$KV.{bucket}.{key}"), message).await;
+    async move {
+        match published(sent).await {
+            Published::Stored(revision) => PutOutcome::Written(Revision(revision)),
+            Published::Refused => PutOutcome::Refused,
+            Published::Unknown => PutOutcome::Unknown,
+        }
+    }
+}
+
 /// The last message of a subject, as the stream's leader has it; revision 0: there is none. `None`: it has failed.
-async fn last_of(context: &Context, stream: &str, subject: &str) -> Option<(Revision, Vec<u8>)> {
+pub(crate) async fn last_of(
+    context: &Context,
+    stream: &str,
+    subject: &str,
+) -> Option<(Revision, Vec<u8>)> {
     use async_nats::jetstream::stream::LastRawMessageErrorKind;
     let stream = context.get_stream_no_info(stream).await.ok()?;
     match stream.get_last_raw_message_by_subject(subject).await {

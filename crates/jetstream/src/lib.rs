@@ -11,21 +11,28 @@
 //!   old: a claim is accepted only at the true end.
 //! - Snapshots are objects of a stream beside the log ([`JetStreamSnapshots`]).
 //! - The bucket's keys are read from its stream's leader.
+//! - Those who operate a cluster ask by calls that wait ([`JetStreamAdmin`]).
 //!
 //! # Servers that lose what they acknowledge
 //! Unless a server syncs each message before it acknowledges it (`sync_interval: always`), a loss of power loses messages, or the stream. A
 //! client cannot see that setting: it is read from each server's monitoring address at the start, and the start is refused where one says otherwise, or where
 //! no more than half can be asked. It is not looked at again later.
 
+mod admin;
 mod check;
 mod commands;
+mod connect;
 mod connection;
 mod direct;
 mod nodes;
 mod settings;
 mod snapshots;
+mod streams;
 mod waiting;
 
+pub use admin::{
+    AdminError, BucketEntry, CreateReport, JetStreamAdmin, StreamServer, StreamSummary,
+};
 pub use check::{ServerSync, server_sync};
 pub use commands::ANSWER_TIMEOUT;
 pub use connection::{JetStream, JetStreamBucket, JetStreamLog, Wake};

@@ -42,7 +42,7 @@ pub(crate) struct SnapshotNames {
 }
 
 impl SnapshotNames {
-    fn config(&self) -> Config {
+    pub(crate) fn config(&self) -> Config {
         Config {
             name: self.stream.clone(),
             subjects: vec![format!("{}.*", self.prefix)],

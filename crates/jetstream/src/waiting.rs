@@ -21,12 +21,20 @@ pub(crate) struct Waiting {
     /// `None`: without end.
     until: Option<Instant>,
     said: Option<Instant>,
+    /// Whether the log has that it waits.
+    says: bool,
 }
 
 impl Waiting {
     /// Waits so long at most; `None`: without end.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
-        Self { until: limit.and_then(|limit| Instant::now().checked_add(limit)), said: None }
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        Self { until, said: None, says: true }
+    }
+
+    /// The same, for somebody who is told in the end alone.
+    pub(crate) fn quiet(limit: Option<Duration>) -> Self {
+        Self { says: false, ..Self::new(limit) }
     }
 
     /// How long to wait before the next attempt.
@@ -42,7 +50,7 @@ impl Waiting {
         if self.until.is_some_and(|until| now >= until) {
             return Err(why);
         }
-        if self.said.is_none_or(|said| now - said >= SAY) {
+        if self.says && self.said.is_none_or(|said| now - said >= SAY) {
             self.said = Some(now);
             tracing::warn!(
                 name: "waits",
@@ -53,5 +61,21 @@ impl Waiting {
             );
         }
         Ok(RETRY)
+    }
+}
+
+/// Tries until it succeeds, or is refused, or has waited long enough.
+pub(crate) async fn until_there<T, F>(
+    mut waiting: Waiting,
+    attempt: impl Fn() -> F,
+) -> Result<T, JetStreamError>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    loop {
+        match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(failure) => tokio::time::sleep(waiting.before_next(failure)?).await,
+        }
     }
 }

@@ -300,6 +300,14 @@ impl Store {
 }
 
 impl Acknowledger {
+    /// Where what the folder has now ends in the log; `None`: it has nothing of it.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn log_mark(&self) -> Result<Option<LogMark>, String> {
+        Ok(View::of(&self.shared)?.state.mark)
+    }
+
     /// Begins to read out a state of the folder: what it has now, all of which the log has acknowledged. Says where that ends in the log; `None`: the
     /// folder has nothing of the log.
     ///

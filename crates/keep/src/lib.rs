@@ -65,7 +65,7 @@ use headwater_base::source::{Position, Sink};
 pub use keeper::StoreHandle;
 pub use options::{Durability, Options, REMOVALS_BYTES_MIN, StoreStats};
 pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
-pub use restore::{Restored, restore, restore_copy};
+pub use restore::{Restored, check_backup, restore, restore_copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

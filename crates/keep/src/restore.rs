@@ -40,7 +40,11 @@ struct Input<'r> {
     check: u64,
 }
 
-impl Input<'_> {
+impl<'r> Input<'r> {
+    fn new(from: &'r mut dyn Read) -> Self {
+        Self { from, key: Vec::new(), record: Vec::new(), entries: 0, check: check_of_none() }
+    }
+
     fn exact<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let mut bytes = [0; N];
         self.from.read_exact(&mut bytes).map_err(|why| cut_short(&why))?;
@@ -118,6 +122,25 @@ pub fn restore_copy(path: &Path, from: &mut dyn Read, mark: LogMark) -> Result<R
     fill(&folder, from, Some(mark))
 }
 
+/// Reads a backup to its end; nothing is made of it.
+///
+/// # Errors
+/// It is damaged; the sentence says how.
+pub fn check_backup(from: &mut dyn Read) -> Result<Restored, String> {
+    read_header(from)?;
+    let mut input = Input::new(from);
+    let mut found = Restored::default();
+    loop {
+        match input.next()? {
+            Ok(part) => {
+                found.bytes += (input.key.len() + input.record.len()) as u64;
+                found.keys += u64::from(part == Part::Keys);
+            }
+            Err(position) => return Ok(Restored { position, ..found }),
+        }
+    }
+}
+
 fn read_header(from: &mut dyn Read) -> Result<(), String> {
     let mut header = [0; HEADER.len()];
     from.read_exact(&mut header).map_err(|why| cut_short(&why))?;
@@ -139,8 +162,7 @@ fn fill(folder: &Folder, from: &mut dyn Read, mark: Option<LogMark>) -> Result<R
             Part::Keys => &keys.keyspace,
         }
     };
-    let mut input =
-        Input { from, key: Vec::new(), record: Vec::new(), entries: 0, check: check_of_none() };
+    let mut input = Input::new(from);
     let mut restored = Restored::default();
     let (mut batch, mut in_batch, mut in_table) = (database.batch(), 0, 0);
     let position = loop {

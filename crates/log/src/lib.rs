@@ -24,6 +24,8 @@
 //!   asked behind each batch that was executed, before the batch's replies go out ([`Replica::may_answer`]).
 //! - W2. Nobody takes a lease whose revision it has not seen unchanged for 3 s of its own clock, in which its own writes to the bucket succeeded.
 //! - W3. Epochs only grow: one more than the greatest of the log's and the last owner's; and one epoch is written by one claimant, as the bucket says.
+//! - D1, D2. A node that is drained takes no lease, nor does one that does not know yet; an owner that is drained completes what is under way and gives
+//!   its lease up ([`DrainLook`]).
 //!
 //! # Cost
 //! 60 bytes and one hash over the bytes for each message. Nothing is read back of what an owner appends itself.
@@ -32,8 +34,10 @@
 extern crate alloc;
 
 mod appender;
+mod drain;
 mod fields;
 mod heartbeat;
+mod order;
 mod owner;
 mod ownership;
 mod reader;
@@ -43,7 +47,9 @@ mod seam;
 mod snapshot;
 
 pub use appender::{AppendWindow, Appender, Progress, Turn};
+pub use drain::{BadDrained, DrainLook, DrainedNodes};
 pub use heartbeat::{Heartbeat, HeartbeatError};
+pub use order::{BadOrder, SnapshotOrder};
 pub use owner::{BadOwner, Owner};
 pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
 pub use reader::{LogEntry, LogPosition, LogReader, StopReason};
@@ -53,4 +59,6 @@ pub use seam::{
     AppendOutcome, Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogBatch, LogRequest,
     MessageId, Monotonic, PutOutcome, Revision, Sequence,
 };
-pub use snapshot::{BadSnapshot, LogExtent, SnapshotEffect, SnapshotMark, Snapshots};
+pub use snapshot::{
+    BadSnapshot, LogExtent, SnapshotEffect, SnapshotMark, SnapshotTaken, Snapshots,
+};

@@ -42,7 +42,7 @@ pub struct ReplicaConfig {
 pub enum ReplicaInput {
     /// Time has passed; what this node knows of the bucket, and whether it wants the shard. Told at least every 50 ms.
     Tick {
-        /// Whether this node should own the shard.
+        /// Whether this node may own the shard: [`DrainLook::may_own`](crate::DrainLook::may_own).
         wants: bool,
         /// [`Heartbeat::writable_since`](crate::Heartbeat::writable_since).
         writable_since: Option<Monotonic>,
@@ -71,6 +71,9 @@ pub enum ReplicaEffect {
         /// Where it ends: what a folder that has applied it names.
         position: LogPosition,
     },
+    /// D2: the node is to give the shard up. It executes nothing new, completes what is under way, and calls [`Replica::release`]. Said once in each
+    /// epoch.
+    Leave,
     /// Stops executing, and goes back to what was at this position: whatever was appended behind it may be in the log or not.
     Stop(LogPosition),
     /// Stops for good.
@@ -123,8 +126,8 @@ enum Role {
     Follows,
     /// Has the lease, reads to the end of the log, and claims it there.
     Claims { epoch: Epoch, claim: Option<ClaimUnderWay> },
-    /// Owns the log; turns up to here are acknowledged.
-    Serves { appender: Appender, acknowledged: LogPosition },
+    /// Owns the log; turns up to here are acknowledged. `leaves`: [`ReplicaEffect::Leave`] was said.
+    Serves { appender: Appender, acknowledged: LogPosition, leaves: bool },
     /// Has stopped for good.
     Halted,
 }
@@ -260,6 +263,9 @@ impl Replica {
         match input {
             ReplicaInput::Tick { wants, writable_since } => {
                 self.contest = Contest { wants, writable_since, ..self.contest };
+                if !wants {
+                    self.leave(now, effects);
+                }
                 effects.extend(self.ownership.tick(&self.contest, now).map(ReplicaEffect::Bucket));
             }
             ReplicaInput::Bucket(answer) => {
@@ -279,6 +285,20 @@ impl Replica {
             }
         }
         self.go_on(now, effects);
+    }
+
+    /// D2: this node should not own the shard.
+    fn leave(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+        match &mut self.role {
+            Role::Serves { leaves, .. } => {
+                if !core::mem::replace(leaves, true) {
+                    effects.push(ReplicaEffect::Leave);
+                }
+            }
+            // Nobody has been served in this epoch: there is nothing to complete.
+            Role::Claims { .. } => self.release(now, effects),
+            Role::Follows | Role::Halted => {}
+        }
     }
 
     /// What time alone brings: reads, claims, and appends that take too long.
@@ -375,7 +395,7 @@ impl Replica {
         effects: &mut Vec<ReplicaEffect>,
     ) {
         match &mut self.role {
-            Role::Serves { appender, acknowledged } => match appender.answered(id, outcome) {
+            Role::Serves { appender, acknowledged, .. } => match appender.answered(id, outcome) {
                 Progress::Nothing => {}
                 Progress::Acknowledged { turn, position } => {
                     *acknowledged = position;
@@ -412,7 +432,7 @@ impl Replica {
         let payload = self.config.node.encode();
         effects.push(ReplicaEffect::Apply(LogEntry::Claim { position, epoch, payload }));
         let appender = Appender::new(self.log, epoch, position, self.config.window);
-        self.role = Role::Serves { appender, acknowledged: position };
+        self.role = Role::Serves { appender, acknowledged: position, leaves: false };
         effects.push(ReplicaEffect::Serve(epoch));
     }
 

@@ -1,8 +1,9 @@
 //! Messages and owners as bytes: what was written is read again, and anything else is refused, whatever it is.
 
 use headwater_log::{
-    BadOwner, BadRecord, BadSnapshot, Epoch, HEADER_BYTES, LogId, LogMessage, LogPosition, Owner,
-    RecordHeader, RecordKind, Sequence, SnapshotMark,
+    BadDrained, BadOrder, BadOwner, BadRecord, BadSnapshot, DrainedNodes, Epoch, HEADER_BYTES,
+    LogId, LogMessage, LogPosition, Owner, RecordHeader, RecordKind, Revision, Sequence,
+    SnapshotMark, SnapshotOrder,
 };
 
 /// Draws numbers from a seed.
@@ -132,6 +133,49 @@ fn owners_are_read_as_they_were_written_or_not_at_all() {
     .encode();
     bytes[4] = 9;
     assert_eq!(Owner::decode(&bytes), Err(BadOwner::Format(9)));
+}
+
+/// Shortens bytes, or flips one bit of them.
+fn damage(bytes: &mut Vec<u8>, draws: &mut Draws) {
+    if draws.below(3) == 0 {
+        bytes.truncate(draws.below(bytes.len()));
+    } else {
+        let at = draws.below(bytes.len());
+        bytes[at] ^= 1 << draws.below(8);
+    }
+}
+
+#[test]
+fn what_operators_ask_for_is_read_as_it_was_written_or_not_at_all() {
+    for seed in seeds() {
+        let mut draws = Draws(seed);
+        let mut drained = DrainedNodes::default();
+        for _ in 0..draws.below(4) {
+            drained.set(&"n".repeat(draws.below(20)), true);
+        }
+        let mut bytes = drained.encode();
+        assert_eq!(DrainedNodes::decode(Revision(1), &bytes), Ok(drained), "seed {seed}");
+        damage(&mut bytes, &mut draws);
+        assert!(DrainedNodes::decode(Revision(1), &bytes).is_err(), "seed {seed}");
+        assert_eq!(DrainedNodes::decode(Revision(0), &bytes), Ok(DrainedNodes::default()));
+        let (id, sequence) = (draws.bits(), Sequence(draws.bits()));
+        let order = match draws.below(2) {
+            0 => SnapshotOrder::Wanted { id },
+            _ => SnapshotOrder::Done { id, sequence },
+        };
+        let mut bytes = order.encode();
+        assert_eq!(SnapshotOrder::decode(&bytes), Ok(order), "seed {seed}");
+        damage(&mut bytes, &mut draws);
+        assert!(SnapshotOrder::decode(&bytes).is_err(), "seed {seed}");
+    }
+    let mut bytes = DrainedNodes::default().encode();
+    bytes[4] = 7;
+    let bad = DrainedNodes::decode(Revision(1), &bytes).unwrap_err();
+    assert!(bad == BadDrained::Format(7) && bad.to_string().contains("format 7"), "{bad}");
+    let mut bytes = SnapshotOrder::Wanted { id: 1 }.encode();
+    bytes[4] = 7;
+    let bad = SnapshotOrder::decode(&bytes).unwrap_err();
+    assert!(bad == BadOrder::Format(7) && bad.to_string().contains("format 7"), "{bad}");
 }
 
 #[test]

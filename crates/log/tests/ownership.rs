@@ -1,10 +1,10 @@
 //! Who owns a shard: leases by compare-and-set, moment by moment, and what a replica does with them.
 
 use headwater_log::{
-    AppendOutcome, AppendWindow, BucketAnswer, BucketRequest, Contest, Epoch, Heartbeat,
-    HeartbeatError, LeaseTimes, LogAnswer, LogBatch, LogPosition, LogRequest, Monotonic, Owner,
-    Ownership, OwnershipEvent, PutOutcome, RecordHeader, RecordKind, Replica, ReplicaConfig,
-    ReplicaEffect, ReplicaInput, Revision, Sequence,
+    AppendOutcome, AppendWindow, BadDrained, BucketAnswer, BucketRequest, Contest, DrainLook,
+    DrainedNodes, Epoch, Heartbeat, HeartbeatError, LeaseTimes, LogAnswer, LogBatch, LogPosition,
+    LogRequest, Monotonic, Owner, Ownership, OwnershipEvent, PutOutcome, RecordHeader, RecordKind,
+    Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, Revision, Sequence,
 };
 
 const STREAM: &str = "HW_test_0";
@@ -253,4 +253,80 @@ fn an_acknowledged_record_that_is_missing_stops_the_shard() {
     let text = stop.to_string();
     assert!(text.contains("message 5 of stream HW_test_0 was acknowledged and is lost"), "{text}");
     assert_eq!(told.replica.serves(), None);
+}
+
+/// A look at whether node `b` is drained, with what it was answered.
+fn look(drain: &mut DrainLook, at: u64, drained: &[&str]) {
+    let request = drain.tick(Monotonic(at)).expect("it looks");
+    let BucketRequest::Get { tag, key } = request else { panic!("{request:?}") };
+    assert_eq!(key, DrainedNodes::KEY);
+    let mut nodes = DrainedNodes::default();
+    drained.iter().for_each(|node| assert!(nodes.set(node, true)));
+    let entry = Some((Revision(at + 1), nodes.encode()));
+    assert_eq!(drain.answered(&BucketAnswer::Get { tag, entry }, Monotonic(at)), Ok(()));
+}
+
+#[test]
+fn a_node_may_own_once_it_has_read_that_it_is_not_drained() {
+    let mut drain = DrainLook::new("b", LeaseTimes::default(), 0);
+    assert!(!drain.may_own() && !drain.is_drained());
+    let Some(BucketRequest::Get { tag, .. }) = drain.tick(Monotonic(0)) else { panic!("it looks") };
+    let failed = BucketAnswer::Get { tag, entry: None };
+    assert_eq!(drain.answered(&failed, Monotonic(10)), Ok(()));
+    assert!(!drain.may_own());
+    look(&mut drain, 210, &["a", "bb"]);
+    assert!(drain.may_own());
+    look(&mut drain, 1210, &["a", "b"]);
+    assert!(drain.is_drained() && !drain.may_own());
+    // What cannot be read changes nothing.
+    let Some(BucketRequest::Get { tag, .. }) = drain.tick(Monotonic(2210)) else {
+        panic!("it looks")
+    };
+    let entry = Some((Revision(9000), b"x".to_vec()));
+    let bad = drain.answered(&BucketAnswer::Get { tag, entry }, Monotonic(2210));
+    assert_eq!(bad, Err(BadDrained::Damaged));
+    assert!(drain.is_drained());
+    look(&mut drain, 3210, &[]);
+    assert!(drain.may_own());
+}
+
+#[test]
+fn whoever_is_left_to_own_is_heard_and_not_drained() {
+    let heard = ["a", "b", "c"].map(String::from);
+    let mut drained = DrainedNodes::default();
+    assert_eq!(drained.others("a", &heard), ["b", "c"]);
+    assert!(drained.set("b", true) && !drained.set("b", true));
+    assert_eq!(drained.others("a", &heard), ["c"]);
+    assert!(drained.others("a", &heard[..2]).is_empty());
+    assert!(drained.set("b", false) && !drained.set("b", false));
+    assert_eq!(drained.others("c", &heard), ["a", "b"]);
+}
+
+#[test]
+fn a_claimant_that_is_drained_gives_its_lease_up_and_an_owner_is_asked_to_leave_once() {
+    let mut told = Told::new(LogPosition::default());
+    let claim = told.claims(&[], 0);
+    let tick = ReplicaInput::Tick { wants: false, writable_since: Some(Monotonic(0)) };
+    told.replica.handle(tick.clone(), Monotonic(told.now), &mut told.effects);
+    let gives_up = |effect: &ReplicaEffect| {
+        let ReplicaEffect::Bucket(BucketRequest::Put { value, .. }) = effect else { return false };
+        Owner::decode(value).is_ok_and(|owner| owner.released)
+    };
+    assert!(told.effects.iter().any(gives_up), "{:?}", told.effects);
+    // The claim is accepted too late.
+    told.answer(&claim, AppendOutcome::Stored(Sequence(1)));
+    assert_eq!(told.replica.serves(), None);
+
+    let mut told = Told::new(LogPosition::default());
+    let claim = told.claims(&[], 0);
+    told.answer(&claim, AppendOutcome::Stored(Sequence(1)));
+    for _ in 0..2 {
+        told.replica.handle(tick.clone(), Monotonic(told.now), &mut told.effects);
+    }
+    let leaves = told.effects.iter().filter(|effect| **effect == ReplicaEffect::Leave).count();
+    assert_eq!(leaves, 1);
+    // It answers meanwhile what is under way.
+    assert!(told.replica.may_answer(Monotonic(told.now)));
+    told.replica.release(Monotonic(told.now), &mut told.effects);
+    assert!(!told.replica.may_answer(Monotonic(told.now)));
 }

@@ -169,6 +169,27 @@ impl Contents {
     }
 }
 
+/// The file of the one shard of a backup, and its bytes.
+///
+/// # Errors
+/// There is no whole backup, or it has several shards.
+pub(crate) fn only_shard(backup: &Path) -> Result<(PathBuf, u64), String> {
+    let contents = Contents::read(backup)?;
+    let [bytes] = contents.bytes[..] else {
+        return Err(format!(
+            "{} has {} shards, and a cluster has one shard today",
+            backup.display(),
+            contents.bytes.len()
+        ));
+    };
+    let path = data_file(backup, 0);
+    let found = fs::metadata(&path).map_err(describe(&path))?.len();
+    if found != bytes {
+        return Err(format!("{}: it has {found} bytes, and had {bytes}", path.display()));
+    }
+    Ok((path, bytes))
+}
+
 /// What was restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RestoredData {

@@ -13,8 +13,9 @@
 //! - `tls`: encrypted connections.
 //! - `http`: figures for those who watch the process, and signs of life.
 //! - `log`: what those who run the server are told.
+//! - `signals`: those that ask for the end.
 //! - `reload`: settings that are read again while it runs.
-//! - `replicated`: a node of a cluster, which owns the shard or stands by.
+//! - `replicated`: a node of a cluster, which owns the shard or stands by; `cluster`: what those who operate one ask of it.
 //! - `keeping`: the embedded store, and definitions that outlive the process; `backup`: folders of its backups.
 //! - `users`: who may do what, for all shards.
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
@@ -22,6 +23,7 @@
 
 mod arrival;
 pub mod backup;
+pub mod cluster;
 pub mod config;
 mod connection;
 mod connections;
@@ -41,6 +43,7 @@ mod resp;
 mod service;
 mod settings;
 mod shards;
+mod signals;
 #[cfg(test)]
 mod simulated;
 mod sources;
@@ -52,6 +55,7 @@ pub use config::{ClientCertificates, Config, ConfigError, DebugCommand, Optional
 pub use memory::{Share, Size};
 pub use reload::ReadSettings;
 pub use replicated::ClusterNode;
+pub use signals::EndSignals;
 
 use crate::log::event;
 use headwater_base::Shard;

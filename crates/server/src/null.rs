@@ -115,7 +115,7 @@ impl Service for Null {
         None
     }
 
-    fn stopping(&self) -> bool {
-        false
+    fn stopping(&self) -> Option<&'static str> {
+        None
     }
 }

@@ -188,7 +188,7 @@ impl<S: Service> Reactor<S> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         let mut signalled = false;
-        while !self.service.stopping() {
+        while self.service.stopping().is_none() {
             self.end_turn();
             let rests = self.queue.is_empty() && !self.executed;
             let wait = if rests { self.patience() } else { Duration::ZERO };
@@ -234,8 +234,11 @@ impl<S: Service> Reactor<S> {
                 break;
             }
         }
-        if self.signals.is_some() && !signalled {
-            event!(info, "server", "ending", reason = "SHUTDOWN", "the end begins");
+        if let Some(reason) = self.service.stopping()
+            && self.signals.is_some()
+            && !signalled
+        {
+            event!(info, "server", "ending", reason, "the end begins");
         }
         self.service.stopped();
         self.farewell();

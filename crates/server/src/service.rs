@@ -300,8 +300,8 @@ pub(crate) trait Service {
     /// The moment of the server's life, in milliseconds, at which it wants the next turn at the latest.
     fn deadline(&self) -> Option<u64>;
 
-    /// Whether a client has asked for the end.
-    fn stopping(&self) -> bool;
+    /// Why the loop is to end, if it is: a client has asked for that, or whoever has the service.
+    fn stopping(&self) -> Option<&'static str>;
 
     /// The loop ends.
     fn stopped(&mut self) {}

@@ -9,17 +9,20 @@ use std::panic::{catch_unwind, set_hook, take_hook};
 mod many;
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 11] = [
+const HAPPENS: [&str; 14] = [
     "answers",
     "bucket without a leader",
+    "drains undone",
     "late appends behind a claim",
     "log without a leader",
     "nodes cut off",
+    "owners that give up, being drained",
     "owners that stop",
     "pauses",
     "requests kept back",
     "restarts",
     "snapshots loaded",
+    "snapshots ordered",
     "steps with two who believe to own",
 ];
 
@@ -82,6 +85,13 @@ fn what_is_left_out_is_found() {
             "P1",
             found(LogCut::Naming, |faults| {
                 *faults = LogFaults { snapshots: 5000, ..LogFaults::default() };
+            }),
+        ),
+        (
+            LogCut::Drained,
+            "D2",
+            found(LogCut::Drained, |faults| {
+                *faults = LogFaults { drains: 20, ..LogFaults::default() };
             }),
         ),
     ];

@@ -4,7 +4,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `headwater completions`.
@@ -48,13 +48,18 @@ impl ManualArgs {
             return Ok(ExitCode::SUCCESS);
         };
         std::fs::create_dir_all(&folder)?;
-        for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
-            let name = format!("headwater-{}", command.get_name());
-            std::fs::write(folder.join(format!("{name}.1")), page(command.clone())?)?;
-        }
-        std::fs::write(folder.join("headwater.1"), page(program)?)?;
+        write_pages(&program, "headwater", &folder)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Writes the page of a command, and those of its subcommands, and of theirs.
+fn write_pages(command: &Command, name: &str, folder: &Path) -> anyhow::Result<()> {
+    std::fs::write(folder.join(format!("{name}.1")), page(command.clone())?)?;
+    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+        write_pages(inner, &format!("{name}-{}", inner.get_name()), folder)?;
+    }
+    Ok(())
 }
 
 fn page(command: Command) -> anyhow::Result<Vec<u8>> {

@@ -4,6 +4,7 @@ mod backup;
 mod bench;
 mod check;
 mod cli;
+mod cluster;
 mod config;
 mod demo;
 mod function;
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Talk to a running server.
     Cli(cli::Args),
+    /// Look after a cluster: its nodes, its snapshots, its streams.
+    Cluster(cluster::Args),
     /// Write the state of a running server into a folder.
     Backup(backup::Args),
     /// Make a folder of data out of a backup.
@@ -49,6 +52,7 @@ impl Command {
             Self::Serve(args) => args.run(),
             Self::Demo(args) => args.run(),
             Self::Cli(args) => args.run(),
+            Self::Cluster(args) => args.run(),
             Self::Backup(args) => args.run(),
             Self::Restore(args) => args.run(),
             Self::Check(args) => args.run(),

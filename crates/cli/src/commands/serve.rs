@@ -1,5 +1,6 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
+use super::cluster::ServersArgs;
 use anyhow::Context;
 use headwater_server::{
     ClusterNode, Config, ConfigError, DebugCommand, NullServer, OptionalPort, Server, ShardCount,
@@ -58,48 +59,28 @@ pub(crate) struct Args {
 /// The cluster that the server is a node of.
 #[derive(Clone, clap::Args)]
 struct ClusterArgs {
-    /// Be a node of a cluster, whose log these NATS servers keep; with commas between
-    #[arg(
-        long,
-        value_name = "URLS",
-        env = "HEADWATER_CLUSTER",
-        hide_env_values = true,
-        requires = "data"
-    )]
-    cluster: Option<String>,
-    /// Name of the cluster [default: headwater]
-    #[arg(long, value_name = "NAME")]
-    cluster_name: Option<String>,
+    #[command(flatten)]
+    servers: ServersArgs,
     /// Name of this node
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Where the other nodes reach this one's port
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Monitoring address of a NATS server, as http://host:8222; to be given for each
-    #[arg(long, value_name = "URL")]
-    nats_monitoring: Vec<String>,
-    /// How many NATS servers keep the log [default: 3]
-    #[arg(long, value_name = "NUMBER")]
-    cluster_replicas: Option<usize>,
     /// Take a snapshot, and purge the log below it, when it has so many bytes; 0: never [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     cluster_snapshot_bytes: Option<u64>,
     /// How long to wait at the start for NATS servers that do not answer or have no quorum; 0: without end [default: 0]
     #[arg(long, value_name = "SECONDS")]
     cluster_start_seconds: Option<u64>,
-    /// Go on with NATS servers that may lose what they have acknowledged when power fails
-    #[arg(long)]
-    unsafe_sync: bool,
 }
 
 impl ClusterArgs {
     /// Puts the flags that were given into `config`.
     fn apply(self, config: &mut Config) {
+        self.servers.apply(config);
         let cluster = &mut config.cluster;
         for (flag, slot) in [
-            (self.cluster, &mut cluster.cluster_nats),
-            (self.cluster_name, &mut cluster.cluster_name),
             (self.node, &mut cluster.cluster_node),
             (self.advertise, &mut cluster.cluster_advertise),
         ] {
@@ -107,17 +88,12 @@ impl ClusterArgs {
                 *slot = text;
             }
         }
-        cluster.cluster_monitoring.extend(self.nats_monitoring);
-        if let Some(replicas) = self.cluster_replicas {
-            cluster.cluster_replicas = replicas;
-        }
         if let Some(bytes) = self.cluster_snapshot_bytes {
             cluster.cluster_snapshot_bytes = bytes;
         }
         if let Some(seconds) = self.cluster_start_seconds {
             cluster.cluster_start_seconds = seconds;
         }
-        cluster.cluster_unsafe_sync |= self.unsafe_sync;
     }
 }
 
@@ -251,8 +227,8 @@ impl Args {
             log::start(&config.log)?;
             readable.iter().for_each(|text| log::warn_of_file(text));
             let started = config.clone();
-            let node = config.is_clustered().then(|| stand_by(&config)).transpose()?;
-            let server = match &node {
+            let mut node = config.is_clustered().then(|| stand_by(&config)).transpose()?;
+            let server = match &mut node {
                 Some(node) => node.bind(config),
                 None => Server::bind(config),
             };

@@ -17,16 +17,16 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const NODES: usize = 3;
+pub(crate) const NODES: usize = 3;
 /// Bytes of a log that is purged: few, so that each test purges several times.
 const SNAPSHOT_BYTES: &str = "20000";
 /// One test at a time has six processes: that is enough for a small machine.
 static TURN: Mutex<()> = Mutex::new(());
-const ALL: [usize; SERVERS] = [0, 1, 2];
+pub(crate) const ALL: [usize; SERVERS] = [0, 1, 2];
 
 /// A node as a process; what it prints says whether it owns the shard.
-struct Node {
-    child: Child,
+pub(crate) struct Node {
+    pub(crate) child: Child,
     owns: Arc<AtomicBool>,
 }
 
@@ -37,33 +37,44 @@ impl Drop for Node {
     }
 }
 
-struct Cluster {
-    nats: Servers,
-    folder: TempDir,
-    ports: Vec<u16>,
-    nodes: Vec<Option<Node>>,
+pub(crate) struct Cluster {
+    pub(crate) nats: Servers,
+    pub(crate) folder: TempDir,
+    pub(crate) ports: Vec<u16>,
+    pub(crate) nodes: Vec<Option<Node>>,
     /// Further arguments of each.
-    arguments: &'static [&'static str],
+    pub(crate) arguments: &'static [&'static str],
     _turn: MutexGuard<'static, ()>,
+}
+
+/// Three NATS servers that are one cluster, and the turn of the test that has them; `None`: there is no `nats-server` on this machine.
+pub(crate) fn servers(sync: &str) -> Option<(Servers, MutexGuard<'static, ()>)> {
+    let Some(program) = nats_servers::program() else {
+        let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
+        let mut out = std::io::stderr();
+        writeln!(out, "{text}").unwrap();
+        return None;
+    };
+    let turn = turn();
+    let nats = Servers::start(program, sync);
+    nats.wait();
+    Some((nats, turn))
+}
+
+/// The turn of a test that has a cluster.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cluster {
     /// `None`: there is no `nats-server` on this machine.
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         Self::start_with(&[])
     }
 
     /// As [`Cluster::start`], with further arguments for each node.
-    fn start_with(arguments: &'static [&'static str]) -> Option<Self> {
-        let Some(program) = nats_servers::program() else {
-            let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
-            let mut out = std::io::stderr();
-            writeln!(out, "{text}").unwrap();
-            return None;
-        };
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let nats = Servers::start(program, "always");
-        nats.wait();
+    pub(crate) fn start_with(arguments: &'static [&'static str]) -> Option<Self> {
+        let (nats, turn) = servers("always")?;
         let folder = tempfile::tempdir().unwrap();
         let ports = free_ports(NODES);
         let mut cluster = Self { nats, folder, ports, nodes: Vec::new(), arguments, _turn: turn };
@@ -75,7 +86,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    fn begin(&mut self, at: usize) {
+    pub(crate) fn begin(&mut self, at: usize) {
         let data = self.folder.path().join(format!("node{at}"));
         let port = self.ports[at];
         let mut command = program();
@@ -83,7 +94,9 @@ impl Cluster {
         command.arg("--data").arg(data).args(["--node", &format!("node{at}")]);
         command.args(["--advertise", &format!("127.0.0.1:{port}")]);
         command.args(["--cluster", &self.nats.urls(&ALL)]);
-        command.args(["--cluster-snapshot-bytes", SNAPSHOT_BYTES]);
+        if !self.arguments.contains(&"--cluster-snapshot-bytes") {
+            command.args(["--cluster-snapshot-bytes", SNAPSHOT_BYTES]);
+        }
         command.args(self.arguments);
         for url in self.nats.monitoring() {
             command.args(["--nats-monitoring", &url]);
@@ -110,7 +123,7 @@ impl Cluster {
         (0..NODES).find(|&at| owns(&self.nodes[at]))
     }
 
-    fn owner(&self) -> usize {
+    pub(crate) fn owner(&self) -> usize {
         let began = Instant::now();
         loop {
             if let Some(owner) = self.owner_now() {
@@ -121,23 +134,23 @@ impl Cluster {
         }
     }
 
-    fn signal(&self, at: usize, signal: Signal) {
+    pub(crate) fn signal(&self, at: usize, signal: Signal) {
         let node = self.nodes[at].as_ref().expect("it runs");
         kill_process(Pid::from_child(&node.child), signal).unwrap();
     }
 
-    fn end(&mut self, at: usize, signal: Signal) {
+    pub(crate) fn end(&mut self, at: usize, signal: Signal) {
         self.signal(at, signal);
         let mut node = self.nodes[at].take().expect("it runs");
         node.child.wait().unwrap();
     }
 
-    fn client(&self, at: usize) -> redis::Connection {
+    pub(crate) fn client(&self, at: usize) -> redis::Connection {
         connect(self.ports[at])
     }
 }
 
-fn connect(port: u16) -> redis::Connection {
+pub(crate) fn connect(port: u16) -> redis::Connection {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
     let began = Instant::now();
     loop {
@@ -150,7 +163,10 @@ fn connect(port: u16) -> redis::Connection {
     }
 }
 
-fn ask(connection: &mut redis::Connection, words: &str) -> redis::RedisResult<redis::Value> {
+pub(crate) fn ask(
+    connection: &mut redis::Connection,
+    words: &str,
+) -> redis::RedisResult<redis::Value> {
     let mut words = words.split(' ');
     let mut command = redis::cmd(words.next().unwrap());
     command.arg(words.collect::<Vec<_>>());
@@ -159,14 +175,14 @@ fn ask(connection: &mut redis::Connection, words: &str) -> redis::RedisResult<re
 
 /// What a client was told of its own keys: the last write of each that was acknowledged, and how often each counter was asked to go on.
 #[derive(Default)]
-struct Written {
+pub(crate) struct Written {
     keys: HashMap<String, u64>,
     counted: u64,
     tried: u64,
 }
 
 /// Writes to keys of its own until it is told to end, through any node that is there.
-fn write(me: usize, ports: &[u16], ends: &AtomicBool, written: &Mutex<Written>) {
+pub(crate) fn write(me: usize, ports: &[u16], ends: &AtomicBool, written: &Mutex<Written>) {
     let (mut number, mut at) = (0, me);
     let mut connection = connect(ports[at % ports.len()]);
     while !ends.load(Ordering::Relaxed) {
@@ -190,7 +206,7 @@ fn write(me: usize, ports: &[u16], ends: &AtomicBool, written: &Mutex<Written>) 
     }
 }
 
-fn text(value: &redis::Value) -> String {
+pub(crate) fn text(value: &redis::Value) -> String {
     match value {
         redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         redis::Value::VerbatimString { text, .. } => text.clone(),
@@ -199,7 +215,12 @@ fn text(value: &redis::Value) -> String {
 }
 
 /// Reads through a node, over another connection where one ends: a node that stands by may have passed it on to the owner before.
-fn read(cluster: &Cluster, at: usize, client: &mut redis::Connection, words: &str) -> redis::Value {
+pub(crate) fn read(
+    cluster: &Cluster,
+    at: usize,
+    client: &mut redis::Connection,
+    words: &str,
+) -> redis::Value {
     let began = Instant::now();
     loop {
         match ask(client, words) {
@@ -211,7 +232,7 @@ fn read(cluster: &Cluster, at: usize, client: &mut redis::Connection, words: &st
 }
 
 /// Asks a node for all that was acknowledged; while it is not `quiet`, more is being written.
-fn check(cluster: &Cluster, at: usize, all: &[Arc<Mutex<Written>>], quiet: bool) {
+pub(crate) fn check(cluster: &Cluster, at: usize, all: &[Arc<Mutex<Written>>], quiet: bool) {
     let mut client = cluster.client(at);
     let mut read = |words: &str| read(cluster, at, &mut client, words);
     for (me, written) in all.iter().enumerate() {
@@ -235,22 +256,51 @@ fn check(cluster: &Cluster, at: usize, all: &[Arc<Mutex<Written>>], quiet: bool)
     assert_eq!(verified, redis::Value::Array(Vec::new()));
 }
 
+/// Clients that write without a pause.
+pub(crate) struct Writers {
+    ends: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+    pub(crate) written: Vec<Arc<Mutex<Written>>>,
+}
+
+impl Writers {
+    /// Four of them, and a join over what they write.
+    pub(crate) fn start(cluster: &Cluster) -> Self {
+        let mut client = cluster.client(0);
+        let join = "t|<reader>|<w>|<k> = check s|<reader>|<w> copy p|<w>|<k>";
+        let added = redis::cmd("JOIN.ADD").arg("all").arg(join).query::<redis::Value>(&mut client);
+        assert!(added.is_ok(), "{added:?}");
+        let (ends, mut threads, mut all) = (Arc::default(), Vec::new(), Vec::new());
+        for me in 0..4 {
+            ask(&mut client, &format!("SET s|all|w{me} 1")).unwrap();
+            ask(&mut client, &format!("SET n|w{me} 0")).unwrap();
+            let written = Arc::new(Mutex::new(Written::default()));
+            all.push(written.clone());
+            let (ports, ends) = (cluster.ports.clone(), Arc::clone(&ends));
+            threads.push(thread::spawn(move || write(me, &ports, &ends, &written)));
+        }
+        Self { ends, threads, written: all }
+    }
+
+    /// How many writes were acknowledged, of whoever has the fewest.
+    pub(crate) fn least(&self) -> u64 {
+        let counted = self.written.iter().map(|written| written.lock().unwrap().counted);
+        counted.min().unwrap_or_default()
+    }
+
+    /// Ends them; what each was told.
+    pub(crate) fn end(self) -> Vec<Arc<Mutex<Written>>> {
+        self.ends.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|writer| writer.join().unwrap());
+        self.written
+    }
+}
+
 #[test]
 fn whoever_is_struck_what_was_acknowledged_stays() {
     let Some(mut cluster) = Cluster::start() else { return };
-    let mut client = cluster.client(0);
-    let join = "t|<reader>|<w>|<k> = check s|<reader>|<w> copy p|<w>|<k>";
-    let added = redis::cmd("JOIN.ADD").arg("all").arg(join).query::<redis::Value>(&mut client);
-    assert!(added.is_ok(), "{added:?}");
-    let (ends, mut writers, mut all) = (Arc::new(AtomicBool::new(false)), Vec::new(), Vec::new());
-    for me in 0..4 {
-        ask(&mut client, &format!("SET s|all|w{me} 1")).unwrap();
-        ask(&mut client, &format!("SET n|w{me} 0")).unwrap();
-        let written = Arc::new(Mutex::new(Written::default()));
-        all.push(written.clone());
-        let (ports, ends) = (cluster.ports.clone(), ends.clone());
-        writers.push(thread::spawn(move || write(me, &ports, &ends, &written)));
-    }
+    let writers = Writers::start(&cluster);
+    let all = &writers.written;
     let rounds = std::env::var("HEADWATER_CLUSTER_ROUNDS").ok();
     let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
     for round in 0..rounds {
@@ -287,10 +337,9 @@ fn whoever_is_struck_what_was_acknowledged_stays() {
                 cluster.begin(struck);
             }
         }
-        check(&cluster, (struck + 1) % NODES, &all, false);
+        check(&cluster, (struck + 1) % NODES, all, false);
     }
-    ends.store(true, Ordering::Relaxed);
-    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let all = writers.end();
     (0..NODES).for_each(|at| check(&cluster, at, &all, true));
     assert!(figure(&cluster, 0, "cluster_epoch") > rounds as u64);
     assert!((1..=2000).contains(&figure(&cluster, 0, "cluster_lease_milliseconds")));
@@ -374,7 +423,7 @@ fn clients_of_redis_cluster_find_their_way_also_when_the_owner_is_killed() {
 }
 
 /// A number of a node's INFO.
-fn figure(cluster: &Cluster, at: usize, name: &str) -> u64 {
+pub(crate) fn figure(cluster: &Cluster, at: usize, name: &str) -> u64 {
     let info = text(&ask(&mut cluster.client(at), "INFO cluster").unwrap());
     let found = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     found.unwrap_or_else(|| panic!("{name}: {info}")).parse().unwrap()

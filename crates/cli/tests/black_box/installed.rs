@@ -45,7 +45,7 @@ fn shells_and_man_know_every_subcommand() {
     for shell in ["bash", "zsh", "fish"] {
         let (is_right, script, _) = run(&["completions", shell]);
         assert!(is_right);
-        for word in ["serve", "demo", "completions", "memcached-port"] {
+        for word in ["serve", "demo", "cluster", "drain", "completions", "memcached-port"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
@@ -57,6 +57,8 @@ fn shells_and_man_know_every_subcommand() {
     assert!(run(&["man", "--to", pages.to_str().unwrap()]).0);
     let read = |name: &str| std::fs::read_to_string(Path::new(&pages).join(name)).unwrap();
     assert!(read("headwater.1").contains("headwater"));
+    let drain = read("headwater-cluster-drain.1");
+    assert!(drain.contains("undo") && drain.contains("headwater\\-cluster\\-drain"), "{drain}");
     let serve = read("headwater-serve.1");
     assert!(serve.contains("requirepass") && serve.contains("headwater\\-serve"), "{serve}");
 }

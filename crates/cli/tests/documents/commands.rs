@@ -201,6 +201,9 @@ impl Place {
                 }
                 true
             }
+            // `black_box/cluster_commands.rs` and `cluster_demo.rs` run them with NATS servers.
+            "cluster" => true,
+            "demo" => words.contains(&"--cluster"),
             // They take long: what is looked at is that the program takes each word of the line.
             "bench" | "check" => true,
             _ => false,

@@ -138,7 +138,7 @@ fn servers_that_do_not_sync_are_refused() {
     // A stream that is there with other settings is no log.
     settings.replicas = 1;
     let refused = JetStream::connect(settings).unwrap_err().to_string();
-    assert!(refused.contains("different configuration"), "{refused}");
+    assert!(refused.contains("replicas 3 (must be 1)"), "{refused}");
 }
 
 /// Has openssl do something in a folder; `false`: there is none.

@@ -169,7 +169,7 @@ impl Running {
                     done.position = position;
                 }
                 ReplicaEffect::Apply(LogEntry::Claim { position, .. }) => done.position = position,
-                ReplicaEffect::Serve(_) => {}
+                ReplicaEffect::Serve(_) | ReplicaEffect::Leave => {}
                 ReplicaEffect::Acknowledged { turn, position } => {
                     done.position = position;
                     let may_answer = self.replica.may_answer(monotonic());

@@ -55,6 +55,25 @@ impl Default for Cluster {
     }
 }
 
+impl Cluster {
+    /// What reaching the NATS servers needs.
+    pub(crate) fn check_servers(&self) -> Result<(), ConfigError> {
+        let refuse = |text: &str| Err(ConfigError(String::from(text)));
+        if self.cluster_nats.is_empty() {
+            return refuse(
+                "cluster-nats (--cluster, HEADWATER_CLUSTER) must name the NATS servers, as nats://a:4222,nats://b:4222,nats://c:4222",
+            );
+        }
+        if !(1..=5).contains(&self.cluster_replicas) {
+            return refuse("cluster-replicas is out of its bounds (allowed: 1 to 5)");
+        }
+        if self.cluster_cert_file.is_empty() != self.cluster_key_file.is_empty() {
+            return refuse("cluster-cert-file and cluster-key-file go together");
+        }
+        Ok(())
+    }
+}
+
 impl Config {
     /// Whether this server is a node of a cluster.
     #[must_use]
@@ -86,12 +105,7 @@ impl Config {
                 "a node of a cluster needs data-dir (--data): a folder for its copy of the data",
             );
         }
-        if !(1..=5).contains(&cluster.cluster_replicas) {
-            return refuse("cluster-replicas is out of its bounds (allowed: 1 to 5)");
-        }
-        if cluster.cluster_cert_file.is_empty() != cluster.cluster_key_file.is_empty() {
-            return refuse("cluster-cert-file and cluster-key-file go together");
-        }
+        cluster.check_servers()?;
         if self.listen.shards.number() > 1 {
             return refuse("a cluster has one shard today (allowed with --cluster: --shards 1)");
         }

@@ -78,6 +78,11 @@ impl EmbeddedStore {
         self.replica.as_ref().map(ReplicaEnd::facts)
     }
 
+    /// Whether the server is to end, because its node gives the shard up.
+    pub(crate) fn leaves(&self) -> bool {
+        self.replica.as_ref().is_some_and(ReplicaEnd::leaves)
+    }
+
     /// The nodes of the cluster that this one belongs to, if it does: their names and addresses.
     pub(crate) fn cluster_nodes(&self) -> Option<Vec<(String, String)>> {
         self.replica.as_ref().map(ReplicaEnd::nodes)

@@ -1,5 +1,6 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
+use super::snapshots::SnapshotEnds;
 use super::{Lease, snapshots};
 use crate::config::{Cluster, ConfigError};
 use crate::log::{self, event};
@@ -9,9 +10,10 @@ use headwater_jetstream::{
 };
 use headwater_keep::{Acknowledger, LogMark, Store};
 use headwater_log::{
-    AppendWindow, Bucket, BucketAnswer, Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition,
-    LogRequest, Monotonic, Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop,
-    Revision, Sequence, SnapshotEffect, SnapshotMark, Snapshots, StopReason, Turn,
+    AppendWindow, Bucket, BucketAnswer, DrainLook, DrainedNodes, Epoch, Heartbeat, LeaseTimes, Log,
+    LogEntry, LogPosition, LogRequest, Monotonic, Owner, Replica, ReplicaConfig, ReplicaEffect,
+    ReplicaInput, ReplicaStop, Revision, Sequence, SnapshotEffect, SnapshotMark, SnapshotOrder,
+    SnapshotTaken, Snapshots, StopReason, Turn,
 };
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -30,6 +32,8 @@ const KEY: &str = "owner.0";
 const REPLICA_TAGS: u64 = 1 << 40;
 /// The first tag of an owner's requests for snapshots.
 const SNAPSHOT_TAGS: u64 = 1 << 50;
+/// The first tag of the requests that ask whether the node is drained.
+const DRAIN_TAGS: u64 = 1 << 55;
 /// The first tag of the requests of a node that loads a snapshot.
 const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
@@ -51,7 +55,7 @@ pub(super) enum Told {
     /// The server has ended: others may have the shard. Answered when they know.
     Release(Sender<()>),
     /// A snapshot was stored, or that has failed.
-    Taken(Option<SnapshotMark>),
+    Taken(SnapshotTaken),
 }
 
 /// What the thread says.
@@ -72,6 +76,7 @@ pub(super) struct Driver {
     log: JetStreamLog,
     bucket: JetStreamBucket,
     heartbeat: Heartbeat,
+    drain: DrainLook,
     replica: Replica,
     node: Owner,
     stream: String,
@@ -83,7 +88,7 @@ pub(super) struct Driver {
     /// The folder, until the server has it.
     copy: Option<Store>,
     store: Option<Acknowledger>,
-    /// Where the last record ends that was applied to the folder.
+    /// Where the last record of data ends that the folder has, or is about to have.
     followed: Option<LogMark>,
     /// Turns under way, each with its last operation.
     appended: VecDeque<(Turn, u64)>,
@@ -91,7 +96,8 @@ pub(super) struct Driver {
     releasing: Option<Sender<()>>,
     /// When the shard was woken last for its lease's sake.
     woken: Monotonic,
-    wants: bool,
+    /// Whether the node was drained when that was last logged.
+    drained: bool,
 }
 
 /// Ends the process, for a reason that whoever operates the cluster has to look at.
@@ -102,7 +108,7 @@ fn stop_for_good(why: &str) -> ! {
 }
 
 /// N2: the process begins anew, as the same program with the same arguments.
-fn begin_again(why: &str) -> ! {
+pub(super) fn begin_again(why: &str) -> ! {
     event!(warn, "cluster", "begins_again", why, "the process begins anew from its folder");
     log::end();
     let mut arguments = std::env::args_os();
@@ -160,6 +166,7 @@ impl Driver {
             log,
             bucket,
             heartbeat: Heartbeat::new(node.clone(), times, 0),
+            drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
             stream,
@@ -179,7 +186,7 @@ impl Driver {
             lease,
             releasing: None,
             woken: Monotonic(0),
-            wants: true,
+            drained: false,
         })
     }
 
@@ -204,6 +211,7 @@ impl Driver {
                 if let Err(why) = self.heartbeat.answered(&answer, now) {
                     stop_for_good(&why.to_string());
                 }
+                self.look_whether_drained(&answer, now);
                 self.look_who_owns(&answer, owner);
                 let known = (self.objects.extent(), self.replica.position());
                 for effect in self.snapshots.answered(&answer, known, now) {
@@ -211,9 +219,11 @@ impl Driver {
                 }
                 self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
             }
-            self.heartbeat.tick(now).into_iter().for_each(|request| self.bucket.send(request));
+            let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
+            asks.for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
-            let tick = ReplicaInput::Tick { wants: self.wants, writable_since };
+            let wants = self.drain.may_own() && self.releasing.is_none();
+            let tick = ReplicaInput::Tick { wants, writable_since };
             self.replica.handle(tick, now, &mut effects);
             for effect in effects {
                 self.follow(effect, says);
@@ -236,18 +246,18 @@ impl Driver {
             }
             Told::Serves(store) => self.store = Some(store),
             Told::Release(done) => {
-                self.wants = false;
                 self.lease.answers_until.store(0, Ordering::Release);
                 self.releasing = Some(done);
                 self.replica.release(now, effects);
             }
-            Told::Taken(mark) => {
-                let counter = match mark {
-                    Some(_) => &self.lease.snapshots_taken,
-                    None => &self.lease.snapshots_failed,
+            Told::Taken(taken) => {
+                let counter = match taken {
+                    SnapshotTaken::Stored(_) => Some(&self.lease.snapshots_taken),
+                    SnapshotTaken::Nothing => None,
+                    SnapshotTaken::Failed => Some(&self.lease.snapshots_failed),
                 };
-                counter.fetch_add(1, Ordering::Relaxed);
-                let effect = self.snapshots.taken(mark, now);
+                counter.into_iter().for_each(|counter| _ = counter.fetch_add(1, Ordering::Relaxed));
+                let effect = self.snapshots.taken(taken, now);
                 effect.into_iter().for_each(|effect| self.snapshot(effect));
             }
         }
@@ -256,18 +266,24 @@ impl Driver {
     fn snapshot(&mut self, effect: SnapshotEffect) {
         match effect {
             SnapshotEffect::Bucket(request) => self.bucket.send(request),
-            SnapshotEffect::Take => match &self.store {
+            SnapshotEffect::Take { above } => match &self.store {
                 Some(store) => {
                     let (objects, told) = (self.objects.clone(), self.told.clone());
-                    snapshots::take(store, objects, self.node.incarnation, told);
+                    let ends = SnapshotEnds { above, has: self.followed };
+                    snapshots::take(store, objects, (self.node.incarnation, ends), told);
                 }
-                None => drop(self.told.send(Told::Taken(None))),
+                None => drop(self.told.send(Told::Taken(SnapshotTaken::Failed))),
             },
             SnapshotEffect::Purge { below } => self.log.send(LogRequest::Purge { below }),
             SnapshotEffect::Sweep { below } => self.objects.sweep(below),
             SnapshotEffect::Unreadable(bad) => {
                 let why =
                     format!("key {} of the bucket cannot be read: {bad}", SnapshotMark::key(0));
+                event!(warn, "cluster", "snapshot_failed", why);
+            }
+            SnapshotEffect::UnreadableOrder(bad) => {
+                let why =
+                    format!("key {} of the bucket cannot be read: {bad}", SnapshotOrder::key(0));
                 event!(warn, "cluster", "snapshot_failed", why);
             }
         }
@@ -284,6 +300,23 @@ impl Driver {
                 "a snapshot was loaded, since the log begins behind what the folder had",
             ),
             Err(why) => stop_for_good(&format!("{stop}; {why}")),
+        }
+    }
+
+    /// Learns from an answer whether this node is drained.
+    fn look_whether_drained(&mut self, answer: &BucketAnswer, now: Monotonic) {
+        if let Err(bad) = self.drain.answered(answer, now) {
+            // Nobody's data is in danger: who owns goes on to, and others that know may.
+            let why = format!("key {} of the bucket cannot be read: {bad}", DrainedNodes::KEY);
+            event!(warn, "cluster", "drained_unknown", why);
+        }
+        let drained = self.drain.is_drained();
+        if self.drained != drained {
+            self.drained = drained;
+            match drained {
+                true => event!(info, "cluster", "drained", "the node owns nothing from now on"),
+                false => event!(info, "cluster", "undrained", "the node may own again"),
+            }
         }
     }
 
@@ -324,6 +357,10 @@ impl Driver {
                 self.lease.epoch.store(epoch.0, Ordering::Release);
                 drop(says.send(Event::Owns(copy, self.followed)));
             }
+            ReplicaEffect::Leave => {
+                self.lease.leaves.store(true, Ordering::Release);
+                self.store.iter().for_each(Acknowledger::wake);
+            }
             ReplicaEffect::Acknowledged { turn, position } => {
                 let mut last = None;
                 while self.appended.front().is_some_and(|next| next.0 <= turn) {
@@ -331,6 +368,7 @@ impl Driver {
                 }
                 if let (Some(last), Some(store)) = (last, &self.store) {
                     store.acknowledged(last, mark(position));
+                    self.followed = Some(mark(position));
                 }
             }
             ReplicaEffect::Stop(_) if self.releasing.is_some() => {}

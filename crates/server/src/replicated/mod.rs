@@ -20,6 +20,7 @@ mod snapshots;
 
 use crate::config::{Cluster, Config, ConfigError};
 use crate::log::{self, event};
+use crate::signals::EndSignals;
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
@@ -30,7 +31,7 @@ use signal_hook_mio::v1_0::Signals;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ struct Lease {
     answers_until: AtomicU64,
     /// The epoch in which this node owns the shard; 0: it has not.
     epoch: AtomicU64,
+    /// Whether this node is to give the shard up: its server ends in the orderly way.
+    leaves: AtomicBool,
     /// Bytes that were appended and are not acknowledged.
     unacknowledged_bytes: AtomicU64,
     /// Snapshots that this owner has stored, and that it has failed to.
@@ -84,6 +87,11 @@ impl ReplicaEnd {
     /// N1: whether answers may go out now.
     pub(crate) fn may_answer(&self) -> bool {
         monotonic().0 < self.lease.answers_until.load(Ordering::Acquire)
+    }
+
+    /// Whether the server is to end, because the node gives the shard up.
+    pub(crate) fn leaves(&self) -> bool {
+        self.lease.leaves.load(Ordering::Acquire)
     }
 
     /// What those who operate the cluster look at.
@@ -128,7 +136,7 @@ impl TurnLog for ReplicaEnd {
 }
 
 /// How the settings say that NATS is reached.
-fn jetstream_settings(cluster: &Cluster) -> JetStreamSettings {
+pub(crate) fn jetstream_settings(cluster: &Cluster) -> JetStreamSettings {
     let file = |path: &String| (!path.is_empty()).then(|| PathBuf::from(path));
     let files = (file(&cluster.cluster_cert_file), file(&cluster.cluster_key_file));
     JetStreamSettings {
@@ -157,6 +165,8 @@ pub struct ClusterNode {
     forwarding: Option<Forwarding>,
     /// SIGHUP, which would end a process that does not hear of it.
     signals: Signals,
+    /// What ends the process for good, from when the server has been bound.
+    ends: Option<EndSignals>,
 }
 
 impl ClusterNode {
@@ -193,7 +203,7 @@ impl ClusterNode {
             node,
             "the node follows the log, and forwards its clients"
         );
-        Ok(Self { end, events, followed: None, forwarding: Some(forwarding), signals })
+        Ok(Self { end, events, followed: None, forwarding: Some(forwarding), signals, ends: None })
     }
 
     /// Where clients are forwarded from.
@@ -235,18 +245,26 @@ impl ClusterNode {
     ///
     /// # Errors
     /// As for [`Server::bind`].
-    pub fn bind(&self, mut config: Config) -> Result<Server, ConfigError> {
+    pub fn bind(&mut self, mut config: Config) -> Result<Server, ConfigError> {
         // The log has all keys, or a node that takes over would lack some.
         config.data.data_plain = true;
         keeping::check_copy(&config, self.followed)?;
-        Server::bind_behind(config, Some(self.end.clone()))
+        let server = Server::bind_behind(config, Some(self.end.clone()))?;
+        // From here on these signals have the server end, which forgets them then.
+        self.ends = Some(EndSignals::new()?);
+        Ok(server)
     }
 
-    /// Lets another node have the shard at once; for when the server has ended.
-    pub fn leave(self) {
+    /// Lets another node have the shard at once; for when the server has ended. A node that gives it up because it is drained goes on, as a process that
+    /// begins anew and stands by; any other is to end then.
+    pub fn leave(mut self) {
         let (done, waits) = channel();
         drop(self.end.told.send(Told::Release(done)));
         // Who is not heard is waited for by the others, as long as a lease lasts.
         let _in_time = waits.recv_timeout(RELEASE);
+        let is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
+        if self.end.leaves() && !is_to_end {
+            driver::begin_again("the node is drained: it has given the shard up, and stands by");
+        }
     }
 }

@@ -8,6 +8,7 @@ use headwater_jetstream::{JetStreamBucket, JetStreamSnapshots};
 use headwater_keep::{Acknowledger, BackupPiece, LogMark, restore_copy};
 use headwater_log::{
     Bucket, BucketAnswer, BucketRequest, LogPosition, Revision, Sequence, SnapshotMark,
+    SnapshotTaken,
 };
 use std::path::Path;
 use std::sync::mpsc::Sender;
@@ -16,48 +17,82 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether more has been read out of the folder.
 const LOOK: Duration = Duration::from_millis(2);
+/// How long the folder may take to have what is acknowledged.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 /// How long the bucket may take to say which snapshot is the newest.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
 /// How often a snapshot that cannot be loaded is tried, and how long after each time: a newer one may have taken its place.
 const TRIES: u32 = 10;
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Between which places of the log a snapshot must end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SnapshotEnds {
+    /// What the last one has: one that ends there is not stored again.
+    pub(super) above: Sequence,
+    /// What is acknowledged: the folder has it, or is about to.
+    pub(super) has: Option<LogMark>,
+}
+
 /// Begins to store what the folder has as an object; [`Told::Taken`] says how that ended.
 pub(super) fn take(
     store: &Acknowledger,
     snapshots: JetStreamSnapshots,
-    taker: u64,
+    (taker, ends): (u64, SnapshotEnds),
     told: Sender<Told>,
 ) {
     let (store, failed) = (store.clone(), told.clone());
     let run = move || {
         let began = Instant::now();
-        let taken = upload(&store, &snapshots, taker);
+        let taken = upload(&store, &snapshots, (taker, ends));
         match &taken {
-            Ok(Some(mark)) => {
+            Ok(SnapshotTaken::Stored(mark)) => {
                 let (sequence, bytes) = (mark.position.sequence.0, mark.bytes);
                 let millis = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 event!(info, "cluster", "snapshot_taken", sequence, bytes, millis);
             }
-            Ok(None) => {}
+            Ok(SnapshotTaken::Nothing | SnapshotTaken::Failed) => {}
             Err(why) => event!(warn, "cluster", "snapshot_failed", why),
         }
         // Where the replica's thread has ended, nobody wants to know.
-        drop(told.send(Told::Taken(taken.unwrap_or(None))));
+        drop(told.send(Told::Taken(taken.unwrap_or(SnapshotTaken::Failed))));
     };
     if let Err(why) = Builder::new().name(String::from("snapshot")).spawn(run) {
         event!(warn, "cluster", "snapshot_failed", why = why.to_string());
-        drop(failed.send(Told::Taken(None)));
+        drop(failed.send(Told::Taken(SnapshotTaken::Failed)));
     }
+}
+
+/// Waits until the folder has what was acknowledged before.
+fn await_folder(store: &Acknowledger, has: Option<LogMark>) -> Result<(), String> {
+    let began = Instant::now();
+    let reaches = |mark: Option<LogMark>| {
+        has.is_none_or(|has| mark.is_some_and(|mark| mark.sequence >= has.sequence))
+    };
+    while !reaches(store.log_mark()?) {
+        if began.elapsed() >= WRITTEN_WITHIN {
+            let seconds = WRITTEN_WITHIN.as_secs();
+            return Err(format!(
+                "the folder does not have what is acknowledged within {seconds} seconds"
+            ));
+        }
+        sleep(LOOK);
+    }
+    Ok(())
 }
 
 fn upload(
     store: &Acknowledger,
     snapshots: &JetStreamSnapshots,
-    taker: u64,
-) -> Result<Option<SnapshotMark>, String> {
-    let Some((mark, reader)) = store.begin_backup()? else { return Ok(None) };
+    (taker, ends): (u64, SnapshotEnds),
+) -> Result<SnapshotTaken, String> {
+    await_folder(store, ends.has)?;
+    let Some((mark, reader)) = store.begin_backup()? else { return Ok(SnapshotTaken::Nothing) };
     let position = LogPosition { sequence: Sequence(mark.sequence), checksum: mark.checksum };
+    // Its object might have the name of the one that is stored.
+    if position.sequence <= ends.above {
+        return Ok(SnapshotTaken::Nothing);
+    }
     let object = SnapshotMark::object_of(position.sequence, taker);
     let mut upload = snapshots.store(&object);
     loop {
@@ -69,7 +104,7 @@ fn upload(
         }
     }
     let bytes = upload.finish()?;
-    Ok(Some(SnapshotMark { position, bytes, object }))
+    Ok(SnapshotTaken::Stored(SnapshotMark { position, bytes, object }))
 }
 
 /// Asks the bucket which snapshot is the newest. All other answers are dropped: the caller has no other use for the bucket any more.

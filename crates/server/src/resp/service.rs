@@ -476,8 +476,13 @@ impl Service for ShardService {
             .min()
     }
 
-    fn stopping(&self) -> bool {
-        self.stopping
+    fn stopping(&self) -> Option<&'static str> {
+        let leaves = self.stores.keeping.as_ref().is_some_and(EmbeddedStore::leaves);
+        match (self.stopping, leaves) {
+            (true, _) => Some("SHUTDOWN"),
+            (false, true) => Some("drained"),
+            (false, false) => None,
+        }
     }
 
     fn stopped(&mut self) {

@@ -80,6 +80,12 @@ impl Cloud {
         self.keys.get(key)?.last().map(|(_, value)| &**value)
     }
 
+    /// Somebody who operates the cluster writes a key of the bucket.
+    pub(super) fn write(&mut self, key: &str, value: Vec<u8>) {
+        self.revision += 1;
+        self.keys.entry(key.into()).or_default().push((Revision(self.revision), value));
+    }
+
     /// A node sends a request.
     pub(super) fn send(
         &mut self,

@@ -2,11 +2,12 @@
 
 use super::cloud::{Answered, Asked, Cloud};
 use super::history::{History, Operation};
-use super::run::{LISTS, LogCut, LogFaults};
+use super::run::{LISTS, LogCut, LogFaults, name};
 use headwater_log::{
-    AppendWindow, Heartbeat, LeaseTimes, LogAnswer, LogEntry, LogId, LogMessage, LogPosition,
-    LogRequest, Monotonic, Owner, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput,
-    ReplicaStop, SnapshotEffect, SnapshotMark, Snapshots, StopReason, Turn,
+    AppendWindow, DrainLook, Heartbeat, LeaseTimes, LogAnswer, LogEntry, LogId, LogMessage,
+    LogPosition, LogRequest, Monotonic, Owner, RecordKind, Replica, ReplicaConfig, ReplicaEffect,
+    ReplicaInput, ReplicaStop, SnapshotEffect, SnapshotMark, SnapshotTaken, Snapshots, StopReason,
+    Turn,
 };
 use headwater_model::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -69,6 +70,7 @@ pub(super) struct Member {
     /// It does nothing until then.
     pub(super) paused: u64,
     heartbeat: Heartbeat,
+    drain: DrainLook,
     replica: Replica,
     snapshots: Snapshots,
     storing: Option<Storing>,
@@ -83,6 +85,10 @@ pub(super) struct Member {
     pub(super) inbox: Vec<usize>,
     /// Where it has come by taking everything for data ([`LogCut::Epochs`]), and parts of that.
     unfenced: (u64, Vec<u8>),
+    /// It completes what is under way, and gives the shard up then.
+    leaves: bool,
+    /// How often it has given the shard up because it was drained.
+    pub(super) left: u64,
     pub(super) ended: Option<MemberEnd>,
 }
 
@@ -109,7 +115,7 @@ impl Member {
     ) -> Self {
         let incarnation = life * 10 + index as u64;
         let node = Owner {
-            node: format!("n{index}"),
+            node: name(index),
             address: format!("n{index}:7379"),
             incarnation,
             epoch: headwater_log::Epoch(0),
@@ -136,6 +142,7 @@ impl Member {
             speed: 92 + rng.below(17) as u64,
             offset: rng.below(1_000_000) as u64,
             paused: now,
+            drain: DrainLook::new(&node.node, times, (life << 32) + (1 << 30)),
             heartbeat: Heartbeat::new(node, times, life << 32),
             replica: Replica::new(config, disk.position, (life << 32) + (1 << 31)),
             snapshots: Snapshots::new(0, bytes_min, times.answer_millis, (life << 32) + (3 << 30)),
@@ -147,6 +154,8 @@ impl Member {
             unacknowledged: VecDeque::new(),
             replies: VecDeque::new(),
             inbox: Vec::new(),
+            leaves: false,
+            left: 0,
             ended: None,
         };
         // The same process for good: its clock goes on where it is.
@@ -192,6 +201,7 @@ impl Member {
                     if self.heartbeat.answered(&answer, clock).is_err() {
                         self.ended = Some(MemberEnd::NameTaken);
                     }
+                    self.drain.answered(&answer, clock).expect("it was written whole");
                     let known = (shared.cloud.extent(), self.replica.position());
                     let snapshots = self.snapshots.answered(&answer, known, clock);
                     snapshots.into_iter().for_each(|effect| self.snapshot(effect, shared));
@@ -204,13 +214,14 @@ impl Member {
             };
             self.replica.handle(input, clock, &mut effects);
         }
-        let beat = self.heartbeat.tick(clock).map(Asked::Bucket);
-        if let Some(request) = beat {
-            shared.cloud.send(shared.rng, shared.faults, shared.now, self.asker(), request);
+        for request in self.heartbeat.tick(clock).into_iter().chain(self.drain.tick(clock)) {
+            let asked = Asked::Bucket(request);
+            shared.cloud.send(shared.rng, shared.faults, shared.now, self.asker(), asked);
         }
         self.store(shared, clock);
         let writable_since = self.heartbeat.writable_since();
-        let tick = ReplicaInput::Tick { wants: true, writable_since };
+        let wants = self.drain.may_own() || shared.faults.cut == Some(LogCut::Drained);
+        let tick = ReplicaInput::Tick { wants, writable_since };
         self.replica.handle(tick, clock, &mut effects);
         self.follow(effects, shared, clock)
     }
@@ -220,6 +231,13 @@ impl Member {
         let asked = std::mem::take(&mut self.inbox);
         let Some(epoch) = self.replica.serves() else { return Ok(()) };
         let mut effects = Vec::new();
+        if self.leaves {
+            if self.unacknowledged.is_empty() {
+                self.left += 1;
+                self.replica.release(clock, &mut effects);
+            }
+            return self.follow(effects, shared, clock);
+        }
         for operation in asked {
             if self.replica.is_full() {
                 continue;
@@ -330,12 +348,14 @@ impl Member {
                     }
                 }
                 ReplicaEffect::Serve(_) => assert_eq!(self.live, self.disk.lists),
+                ReplicaEffect::Leave => self.leaves = true,
                 ReplicaEffect::Acknowledged { turn, position } => {
                     self.acknowledged(turn, position, shared);
                     self.reply(shared, clock)?;
                 }
                 ReplicaEffect::Stop(position) => {
                     assert_eq!(position, self.disk.position, "the disk has what is acknowledged");
+                    self.leaves = false;
                     self.unacknowledged.clear();
                     self.replies.clear();
                     self.live = self.disk.lists.clone();
@@ -366,11 +386,13 @@ impl Member {
     /// Snapshots go on, also where the node has stopped owning and does not know of it, or does.
     fn store(&mut self, shared: &mut Shared<'_>, clock: Monotonic) {
         if let Some(storing) = self.storing.take_if(|storing| storing.ends.0 <= shared.now) {
-            let mark = storing.ends.1.then(|| {
+            let taken = if storing.ends.1 {
                 shared.objects.insert(storing.mark.object.clone(), storing.disk);
-                storing.mark
-            });
-            let effect = self.snapshots.taken(mark, clock);
+                SnapshotTaken::Stored(storing.mark)
+            } else {
+                SnapshotTaken::Failed
+            };
+            let effect = self.snapshots.taken(taken, clock);
             effect.into_iter().for_each(|effect| self.snapshot(effect, shared));
         }
         if self.replica.serves().is_some() {
@@ -390,7 +412,11 @@ impl Member {
                 shared.objects.retain(|name, _| !goes(name));
                 return;
             }
-            SnapshotEffect::Take => {
+            SnapshotEffect::Take { above } if self.disk.position.sequence <= above => {
+                let effect = self.snapshots.taken(SnapshotTaken::Nothing, self.clock(shared.now));
+                return effect.into_iter().for_each(|effect| self.snapshot(effect, shared));
+            }
+            SnapshotEffect::Take { .. } => {
                 let (disk, taker) = (self.disk.clone(), self.life * 10 + self.index as u64);
                 let position = disk.position;
                 let object = SnapshotMark::object_of(position.sequence, taker);
@@ -407,6 +433,7 @@ impl Member {
                 }
             }
             SnapshotEffect::Unreadable(bad) => panic!("{bad}"),
+            SnapshotEffect::UnreadableOrder(bad) => panic!("{bad}"),
         };
         shared.cloud.send(shared.rng, shared.faults, shared.now, self.asker(), asked);
     }

@@ -4,7 +4,8 @@
 //! until long after their senders have given up (the trap: an old owner's appends that arrive behind a claim), overtake one another; answers
 //! are late, lost or come twice; the log and the bucket have no leader for a while, refuse, and let replicas that are behind answer reads.
 //! Nodes' clocks run at different speeds, nodes pause anywhere, are cut off, and restart with what their disks had, have had a while ago, or with nothing.
-//! Owners take snapshots and purge the log below them.
+//! Owners take snapshots and purge the log below them. Nodes are drained, and may own again; snapshots are
+//! ordered.
 //!
 //! Clients append numbers to lists, and read lists, of whichever node believes to own the shard. An append's record has the whole list as
 //! its owner saw it, so that a record that counts where it should not undoes others. It is checked that:
@@ -13,7 +14,7 @@
 //! - each append that was answered is in the list in the end, once: nothing acknowledged is lost;
 //! - there is an order of all operations that explains their answers and agrees with the times at which they began and ended;
 //! - answers' epochs never go back: one owner answers at a time;
-//! - no node stops for good, and soon after the last fault somebody serves, and all nodes hold the same.
+//! - no node stops for good, and soon after the last fault somebody serves who is not drained, and all nodes hold the same.
 //!
 //! `tests/replicated.rs` runs seeds, as `tests/seeds.rs` does, and sees that what is left out ([`LogCut`]) is found.
 //!

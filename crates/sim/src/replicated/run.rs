@@ -3,7 +3,7 @@
 use super::cloud::Cloud;
 use super::history::{History, Operation};
 use super::member::{Disk, Member, MemberEnd, Objects, Shared};
-use headwater_log::SnapshotMark;
+use headwater_log::{DrainedNodes, SnapshotMark, SnapshotOrder};
 use headwater_model::rng::Rng;
 use std::collections::BTreeMap;
 
@@ -44,8 +44,12 @@ pub struct LogFaults {
     pub pauses: usize,
     /// Nodes that restart.
     pub crashes: usize,
+    /// Nodes that are drained, or may own again.
+    pub drains: usize,
     /// Of so many bytes of the log a tenth part is enough for a snapshot; 0: none are taken.
     pub snapshots: usize,
+    /// Snapshots that somebody wants at once.
+    pub orders: usize,
     /// Acknowledged turns that a disk may go back to.
     pub older: usize,
     /// What is left out on purpose.
@@ -63,6 +67,8 @@ pub enum LogCut {
     Lease,
     /// That the log is purged only when a complete snapshot is named.
     Naming,
+    /// That a drained node owns nothing.
+    Drained,
 }
 
 impl LogFaults {
@@ -90,6 +96,8 @@ impl LogFaults {
             (&mut faults.cuts, 2),
             (&mut faults.pauses, 3),
             (&mut faults.crashes, 2),
+            (&mut faults.drains, 4),
+            (&mut faults.orders, 4),
             (&mut faults.snapshots, 20_000),
         ];
         for (kind, most) in kinds {
@@ -104,6 +112,11 @@ impl LogFaults {
 /// How often what has happened.
 pub type LogSeen = BTreeMap<&'static str, u64>;
 
+/// What a node is called.
+pub(super) fn name(node: usize) -> String {
+    format!("n{node}")
+}
+
 struct World {
     rng: Rng,
     faults: LogFaults,
@@ -112,6 +125,10 @@ struct World {
     /// Snapshots that are stored.
     objects: Objects,
     members: Vec<Member>,
+    /// What the bucket says of who is drained.
+    drained: DrainedNodes,
+    /// How many snapshots were ordered.
+    orders: u64,
     lives: u64,
     now: u64,
     /// How many of a hundred operations only read: where few append, an owner that is cut off has answers that wait for nothing.
@@ -141,6 +158,15 @@ impl World {
             self.count("bucket without a leader");
             self.cloud.bucket_leads = until(&mut self.rng, self.now, 6000);
         }
+        if self.strikes(self.faults.drains) {
+            self.drain();
+        }
+        if self.strikes(self.faults.orders) {
+            self.count("snapshots ordered");
+            self.orders += 1;
+            let wanted = SnapshotOrder::Wanted { id: self.orders };
+            self.cloud.write(&SnapshotOrder::key(0), wanted.encode());
+        }
         for node in 0..NODES {
             if self.strikes(self.faults.stalls) {
                 self.count("requests kept back");
@@ -158,6 +184,42 @@ impl World {
                 self.count("restarts");
                 let disk = self.members[node].crash(&mut self.rng);
                 self.start(node, disk);
+            }
+        }
+    }
+
+    /// Somebody drains a node, or ends that; one node at least is left that may own.
+    fn drain(&mut self) {
+        let nodes: Vec<String> = (0..NODES).map(name).collect();
+        let node = &nodes[self.rng.below(NODES)];
+        let drains = !self.drained.contains(node);
+        if drains && self.drained.others(node, &nodes).is_empty() {
+            return;
+        }
+        self.count(if drains { "nodes drained" } else { "drains undone" });
+        self.drained.set(node, drains);
+        self.cloud.write(DrainedNodes::KEY, self.drained.encode());
+    }
+
+    /// The node that serves though it is drained, if there is one.
+    fn drained_owner(&self) -> Option<String> {
+        let serves = |&at: &usize| self.members[at].serves();
+        (0..NODES).filter(serves).map(name).find(|node| self.drained.contains(node))
+    }
+
+    /// Whether the last order of a snapshot is done, with one that is named or later.
+    fn order_is_done(&self) -> Result<bool, String> {
+        let Some(value) = self.cloud.value_of(&SnapshotOrder::key(0)) else { return Ok(true) };
+        match SnapshotOrder::decode(value).expect("it was written whole") {
+            SnapshotOrder::Wanted { .. } => Ok(false),
+            SnapshotOrder::Done { id, sequence } => {
+                let upto = self.named().map_or(0, |mark| mark.position.sequence.0);
+                if id != self.orders || sequence.0 > upto {
+                    return Err(format!(
+                        "order {id} of a snapshot is done with {sequence:?}, and {upto} is named"
+                    ));
+                }
+                Ok(true)
             }
         }
     }
@@ -209,6 +271,9 @@ impl World {
                 now: self.now,
             };
             self.members[node].turn(&mut shared)?;
+            for _ in 0..std::mem::take(&mut self.members[node].left) {
+                self.count("owners that give up, being drained");
+            }
             match (served, self.members[node].serves()) {
                 (false, true) => self.count("owners"),
                 (true, false) => self.count("owners that stop"),
@@ -284,9 +349,16 @@ impl World {
             let same = self.members.iter().all(|member| member.disk == *first);
             let answers = self.members.iter().any(|member| member.may_answer(self.now));
             let whole = first.position.sequence.0 == self.cloud.last();
-            if rest < CALM / 2 && answers && same && whole {
+            let operated = self.drained_owner().is_none() && self.order_is_done()?;
+            if rest < CALM / 2 && answers && same && whole && operated {
                 return Ok(first.clone());
             }
+        }
+        if let Some(node) = self.drained_owner() {
+            return Err(format!("D2: {node} is drained, and owns the shard all the same"));
+        }
+        if !self.order_is_done()? {
+            return Err(String::from("a snapshot was ordered, and none was taken"));
         }
         let held: Vec<_> = self.members.iter().map(|member| &member.disk.position).collect();
         let serving: Vec<_> = self.members.iter().map(Member::serves).collect();
@@ -313,6 +385,8 @@ pub fn run(seed: u64, change: impl FnOnce(&mut LogFaults)) -> Result<LogSeen, St
         history: History::default(),
         objects: Objects::new(),
         members,
+        drained: DrainedNodes::default(),
+        orders: 0,
         lives: NODES as u64,
         now: 0,
         reads,

@@ -1,20 +1,16 @@
-//! `headwater demo`: a server with a real follower graph, generated posts, the timeline
-//! join, a front page and real stories by their votes, and commands to try on it.
+//! What a demonstration shows: a follower graph, generated posts, the joins over them, real stories, and commands to try.
 //!
-//! The graph is SNAP's wiki-Vote (see data/graphs/SOURCES.md), unless `--graph` names another.
+//! It is loaded through a [`DemoTarget`]: into an engine before the server starts, or into a cluster by its protocol.
+//!
 //! Posts are drawn by seed: their authors in proportion to the logarithm of their followers,
 //! their lengths from real tweets, their times evenly over the last seven days. The stories are real questions with the votes
 //! that they were given (see data/stories/SOURCES.md).
 
-use super::serve::{ListenArgs, say_others, say_ready};
 use anyhow::Context;
 use headwater_engine::{Engine, Expiry, TableOptions};
-use headwater_server::{Config, Server, ShardCount, log};
 use headwater_workload::{Graph, Rng, TweetLengths, Vote};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The timeline join of the paper, in the `<slot>` form.
@@ -39,11 +35,9 @@ const WEEK: u64 = 7 * 24 * 3600;
 /// Keys loaded between two steps of the progress bar.
 const STEP: u64 = 1000;
 
-/// Flags of `headwater demo`.
+/// What is loaded.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    listen: ListenArgs,
+pub(super) struct DataArgs {
     /// Follower graph to load instead of the shipped one: two ids per line, a follows b
     /// (plain, .gz or .zst)
     #[arg(long, value_name = "FILE")]
@@ -56,36 +50,64 @@ pub(crate) struct Args {
     seed: u64,
 }
 
+/// Where it is loaded.
+pub(super) trait DemoTarget {
+    /// Declares a table whose keys are grouped by their first component.
+    fn table(&mut self, name: &str) -> anyhow::Result<()>;
+    /// Installs a join.
+    fn join(&mut self, name: &str, spec: &str) -> anyhow::Result<()>;
+    /// Sets a key; it may be done later, at [`DemoTarget::finish`] at the latest.
+    fn set(&mut self, key: String, value: String) -> anyhow::Result<()>;
+    /// Does what is not done yet.
+    fn finish(&mut self) -> anyhow::Result<()>;
+}
+
+impl DemoTarget for Engine {
+    fn table(&mut self, name: &str) -> anyhow::Result<()> {
+        let options = TableOptions { boundary: Some(1), ..TableOptions::default() };
+        Ok(self.table_set(name.as_bytes(), &options)?)
+    }
+
+    fn join(&mut self, name: &str, spec: &str) -> anyhow::Result<()> {
+        self.join_add(name, spec, false)?;
+        Ok(())
+    }
+
+    fn set(&mut self, key: String, value: String) -> anyhow::Result<()> {
+        Ok(Engine::set(self, key.as_bytes(), value.as_bytes(), Expiry::Never)?)
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// What was loaded.
+pub(super) struct Loaded {
+    /// A sentence or two about it.
+    pub(super) summary: String,
+    /// What to show of it, if anything.
+    pub(super) tour: Option<Tour>,
+}
+
 /// The newest post of someone whom the chosen user follows, and that user.
-struct Tour {
+pub(super) struct Tour {
     user: String,
     poster: String,
     time: u64,
 }
 
-impl Args {
-    /// Loads, says what to try, and serves until SIGTERM, SIGINT or SHUTDOWN.
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut config = Config::default();
-        // Everything is loaded into one engine before the start.
-        config.listen.shards = ShardCount::Number(1);
-        // What it shows is told on standard output: a log beside it is only what went wrong.
-        config.log.log_level = String::from("warn");
-        self.listen.apply(&mut config);
-        log::start(&config.log)?;
-        let mut server = Server::bind(config)?;
+impl DataArgs {
+    /// Loads subscriptions and posts, and installs the joins.
+    pub(super) fn load(&self, target: &mut impl DemoTarget) -> anyhow::Result<Loaded> {
         let graph = match &self.graph {
             Some(path) => Graph::read(path)?,
             None => Graph::wiki_vote(),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?.as_secs();
-        let tour = load(server.engine_mut(), &graph, self.posts, self.seed, now)?;
-        let addresses = server.addresses();
-        let port = addresses.first().context("no address")?.port();
-        let mut out = std::io::stdout().lock();
-        writeln!(
-            out,
-            "{} users, {} subscriptions, {} posts; join timeline: {TIMELINE}\njoins of the front page: {}; {}\njoins of the stories: {}; {}",
+        let tour = load(target, &graph, self.posts, self.seed, now)?;
+        let summary = format!(
+            "{} users, {} subscriptions, {} posts; join timeline: {TIMELINE}\njoins of the front page: {}; {}\njoins of the stories: {}; {}\n",
             graph.users,
             graph.edges(),
             self.posts,
@@ -93,35 +115,27 @@ impl Args {
             FRONT[1].1,
             STORIES[0].1,
             STORIES[1].1
-        )?;
-        if let Some(tour) = tour {
-            write!(out, "{}", tour.text(port))?;
-        }
-        drop(out);
-        say_others(&server)?;
-        say_ready(&addresses)?;
-        server.run().context("serving")?;
-        Ok(ExitCode::SUCCESS)
+        );
+        Ok(Loaded { summary, tour })
     }
 }
 
 /// Loads subscriptions and posts and installs the join; what to show of it, if anything.
 fn load(
-    engine: &mut Engine,
+    target: &mut impl DemoTarget,
     graph: &Graph,
     posts: u64,
     seed: u64,
     now: u64,
 ) -> anyhow::Result<Option<Tour>> {
     for name in ["s", "p", "t"] {
-        let options = TableOptions { boundary: Some(1), ..TableOptions::default() };
-        engine.table_set(name.as_bytes(), &options)?;
+        target.table(name)?;
     }
-    engine.join_add("timeline", TIMELINE, false)?;
+    target.join("timeline", TIMELINE)?;
     for (name, spec) in FRONT.into_iter().chain(STORIES) {
-        engine.join_add(name, spec, false)?;
+        target.join(name, spec)?;
     }
-    load_stories(engine)?;
+    load_stories(target)?;
 
     let bar = ProgressBar::new(graph.edges() as u64 + posts);
     let style = "{msg:14} [{bar:40}] {pos}/{len} {per_sec}";
@@ -138,7 +152,7 @@ fn load(
         let user = graph.user_name(user);
         for &followee in followees {
             let key = format!("s|{user}|{}", graph.user_name(followee));
-            engine.set(key.as_bytes(), b"1", Expiry::Never)?;
+            target.set(key, String::from("1"))?;
             step(&bar);
         }
     }
@@ -150,22 +164,22 @@ fn load(
             let poster = posters.draw(&mut rng);
             let time = now - WEEK + (at + 1) * WEEK / posts;
             let key = format!("p|{}|{time:010}", graph.user_name(poster as u32));
-            engine.set(key.as_bytes(), texts.text(&mut rng).as_bytes(), Expiry::Never)?;
+            target.set(key, texts.text(&mut rng))?;
             newest[poster] = Some(time);
             step(&bar);
         }
     }
+    target.finish()?;
     bar.finish_and_clear();
     Ok(choose(graph, &newest))
 }
 
 /// Loads stories and the votes on them.
-fn load_stories(engine: &mut Engine) -> anyhow::Result<()> {
+fn load_stories(target: &mut impl DemoTarget) -> anyhow::Result<()> {
     for (number, Vote { story, up }) in Vote::real().into_iter().enumerate() {
-        let key = format!("story|{story:05}");
-        engine.set(key.as_bytes(), format!("{SITE}{story}").as_bytes(), Expiry::Never)?;
-        let key = format!("vote|{story:05}|{number:04}");
-        engine.set(key.as_bytes(), if up { b"1" } else { b"-1" }, Expiry::Never)?;
+        target.set(format!("story|{story:05}"), format!("{SITE}{story}"))?;
+        let vote = if up { "1" } else { "-1" };
+        target.set(format!("vote|{story:05}|{number:04}"), vote.to_owned())?;
     }
     Ok(())
 }
@@ -187,8 +201,13 @@ fn choose(graph: &Graph, newest: &[Option<u64>]) -> Option<Tour> {
 }
 
 impl Tour {
+    /// A command that reads the newest posts of those whom the chosen user follows.
+    pub(super) fn read(&self, port: u16) -> String {
+        format!("redis-cli -p {port} PREFIX 't|{}|' REV LIMIT 3", self.user)
+    }
+
     /// Commands to try, and how to do without redis-cli.
-    fn text(&self, port: u16) -> String {
+    pub(super) fn text(&self, port: u16) -> String {
         let Self { user, poster, time } = self;
         let new = time + 60;
         format!(

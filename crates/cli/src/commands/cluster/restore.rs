@@ -1,0 +1,30 @@
+//! `headwater cluster restore`: a new, empty cluster is filled with a backup.
+
+use super::servers::ClusterChoice;
+use super::table::size;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `headwater cluster restore`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The folder of the backup
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    #[command(flatten)]
+    cluster: ClusterChoice,
+}
+
+impl Args {
+    /// Restores, and says how to go on.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let restored = self.cluster.connect()?.restore(&self.from)?;
+        let (keys, bytes) = (restored.keys, size(restored.bytes));
+        writeln!(
+            std::io::stdout(),
+            "{keys} keys, {bytes}: start nodes with empty folders, and they load it"
+        )?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,215 @@
+//! Nodes that should not own anything, because somebody is about to work on their machines: what the bucket says of them, and how a node follows it.
+//!
+//! ```text
+//! drained  magic:4 format:2 zero:2 checksum:8 | count:2 (name:2+)…
+//! ```
+//!
+//! One key names all drained nodes, instead of one key each. So whether a node is the last one that could own is decided by compare-and-set: of
+//! two who drain two nodes at once, the second sees what the first has written. The key is no node's own, so it outlives their processes, and
+//! is written while a node is away.
+//!
+//! # Invariants
+//! - D1. A node takes no lease before it has read, in this life, that it is not drained ([`DrainLook::may_own`]).
+//! - D2. A node that has read that it is drained takes no lease. One that has it gives it up: at once where it serves nobody yet,
+//!   and else when the server has completed what is under way ([`ReplicaEffect::Leave`](crate::ReplicaEffect::Leave)). Nothing of W1 to W3 depends on that: a
+//!   node that reads the key late, or never, owns the shard as any other does.
+
+use crate::fields::{number, take, text};
+use crate::ownership::LeaseTimes;
+use crate::seam::{BucketAnswer, BucketRequest, Monotonic, Revision};
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use headwater_base::hash::stable_hash;
+
+const MAGIC: [u8; 4] = *b"HWDR";
+const FORMAT: u16 = 1;
+const SEED: u64 = 0x6c6f_6720_6472_6e31;
+
+/// The nodes that are drained.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DrainedNodes {
+    names: BTreeSet<String>,
+}
+
+/// Why bytes do not name the drained nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadDrained {
+    /// They are damaged, or somebody else's.
+    Damaged,
+    /// Their format is not one that this version reads.
+    Format(u16),
+}
+
+impl fmt::Display for BadDrained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged => f.write_str("it is damaged, or was not written by Headwater"),
+            Self::Format(format) => write!(
+                f,
+                "it has format {format}, and this version of Headwater reads format {FORMAT} alone"
+            ),
+        }
+    }
+}
+
+impl DrainedNodes {
+    /// The key of the bucket that names them.
+    pub const KEY: &'static str = "drained";
+
+    /// Whether this node is drained.
+    #[must_use]
+    pub fn contains(&self, node: &str) -> bool {
+        self.names.contains(node)
+    }
+
+    /// Drains a node, or ends that; whether that changes anything.
+    pub fn set(&mut self, node: &str, drained: bool) -> bool {
+        match drained {
+            true => self.names.insert(node.into()),
+            false => self.names.remove(node),
+        }
+    }
+
+    /// Who of these nodes, which are heard, could own the shards if this node was drained as well.
+    #[must_use]
+    pub fn others<'a>(&self, node: &str, heard: &'a [String]) -> Vec<&'a str> {
+        let could = |other: &&String| **other != node && !self.contains(other);
+        heard.iter().filter(could).map(String::as_str).collect()
+    }
+
+    /// The bytes of the key's value.
+    ///
+    /// # Panics
+    /// There are 65536 nodes or more, or a name has 64 KiB or more.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let length = |length: usize| u16::try_from(length).expect("few nodes with short names");
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&[0; 2 + 8]);
+        bytes.extend_from_slice(&length(self.names.len()).to_le_bytes());
+        for name in &self.names {
+            bytes.extend_from_slice(&length(name.len()).to_le_bytes());
+            bytes.extend_from_slice(name.as_bytes());
+        }
+        let checksum = stable_hash(SEED, &bytes[16..]);
+        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the key's value. Where there is no such key, nobody is drained.
+    ///
+    /// # Errors
+    /// It does not name them.
+    pub fn decode(revision: Revision, bytes: &[u8]) -> Result<Self, BadDrained> {
+        if revision == Revision(0) {
+            return Ok(Self::default());
+        }
+        if bytes.len() < 6 || bytes[..4] != MAGIC {
+            return Err(BadDrained::Damaged);
+        }
+        let format = u16::from_le_bytes([bytes[4], bytes[5]]);
+        if format != FORMAT {
+            return Err(BadDrained::Format(format));
+        }
+        Self::fields(bytes).ok_or(BadDrained::Damaged)
+    }
+
+    fn fields(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes.get(6..)?;
+        let zero = take(&mut rest, 2)?;
+        let told = number(&mut rest)?;
+        if zero != [0, 0] || told != stable_hash(SEED, rest) {
+            return None;
+        }
+        let count = u16::from_le_bytes(take(&mut rest, 2)?.try_into().ok()?);
+        let mut drained = Self::default();
+        for _ in 0..count {
+            drained.names.insert(text(&mut rest)?);
+        }
+        rest.is_empty().then_some(drained)
+    }
+}
+
+/// What a node knows of whether it is drained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum DrainState {
+    /// It has not read the key yet.
+    Unknown,
+    /// It may own.
+    Free,
+    /// It must not own.
+    Drained,
+}
+
+/// One node's looking at whether it is drained.
+#[derive(Debug)]
+pub struct DrainLook {
+    node: String,
+    times: LeaseTimes,
+    state: DrainState,
+    tag: u64,
+    /// The request under way, and when it was sent.
+    pending: Option<(u64, Monotonic)>,
+    /// When the next look is due.
+    due: Monotonic,
+}
+
+impl DrainLook {
+    /// That of the node with this name; its requests' tags begin with `tag`.
+    #[must_use]
+    pub fn new(node: &str, times: LeaseTimes, tag: u64) -> Self {
+        let state = DrainState::Unknown;
+        Self { node: node.into(), times, state, tag, pending: None, due: Monotonic(0) }
+    }
+
+    /// D1 and D2: whether this node may take a lease, or go on to own what it has.
+    #[must_use]
+    pub fn may_own(&self) -> bool {
+        self.state == DrainState::Free
+    }
+
+    /// Whether it has read that this node is drained.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.state == DrainState::Drained
+    }
+
+    /// What is to be sent now.
+    pub fn tick(&mut self, now: Monotonic) -> Option<BucketRequest> {
+        if self.pending.is_some_and(|(_, sent)| now.since(sent) >= self.times.answer_millis) {
+            self.pending = None;
+        }
+        if self.pending.is_some() || now < self.due {
+            return None;
+        }
+        self.tag += 1;
+        self.pending = Some((self.tag, now));
+        self.due = Monotonic(now.0 + self.times.renew_millis);
+        let tag = self.tag;
+        Some(BucketRequest::Get { tag, key: String::from(DrainedNodes::KEY) })
+    }
+
+    /// An answer; one that is not awaited is ignored. Where it has failed, what was known before is true still.
+    ///
+    /// # Errors
+    /// The key cannot be read: what was known before is true still, and a node that has not read it yet does not own.
+    pub fn answered(&mut self, answer: &BucketAnswer, now: Monotonic) -> Result<(), BadDrained> {
+        if self.pending.take_if(|(tag, _)| *tag == answer.tag()).is_none() {
+            return Ok(());
+        }
+        match answer {
+            BucketAnswer::Get { entry: Some((revision, value)), .. } => {
+                let drained = DrainedNodes::decode(*revision, value)?.contains(&self.node);
+                self.state = if drained { DrainState::Drained } else { DrainState::Free };
+            }
+            BucketAnswer::Get { entry: None, .. } | BucketAnswer::Put { .. } => {
+                self.due = Monotonic(now.0 + self.times.poll_millis);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! Draining a node, so that somebody can work on its machine, and forgetting one that has ended.
+
+use super::{ClusterAdmin, ClusterError, LOOK, Watched};
+use headwater_log::{DrainedNodes, Owner, Revision};
+use std::time::{Duration, Instant};
+
+/// What is wanted of a node that is drained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DrainWish {
+    /// It is drained also where nobody is left who could own.
+    pub force: bool,
+    /// How long others may take until they own what it has owned.
+    pub within: Duration,
+}
+
+/// What has become of a node that was drained.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DrainOutcome {
+    /// Whether it was drained before.
+    pub before: bool,
+    /// What it owned, and who does now; `None`: nobody.
+    pub shards: Vec<(u32, Option<String>)>,
+}
+
+/// The sentence for a name that no node has.
+fn unknown(node: &str, watched: &Watched) -> ClusterError {
+    ClusterError(format!("there is no node '{node}' (nodes: {})", watched.view.names()))
+}
+
+/// What is left of a node with a shard.
+enum Remains {
+    Nothing(Option<String>),
+    Owns,
+    Untaken,
+}
+
+impl ClusterAdmin {
+    /// Drains a node, and waits until others own what it has owned.
+    ///
+    /// # Errors
+    /// There is no such node, nobody would be left who could own, or it takes too long; the sentence says which.
+    pub fn drain(&self, node: &str, wish: DrainWish) -> Result<DrainOutcome, ClusterError> {
+        let watched = self.watch()?;
+        if !watched.view.nodes.contains_key(node) {
+            return Err(unknown(node, &watched));
+        }
+        let heard = watched.heard();
+        let mut others = Vec::new();
+        let changed = self.change(DrainedNodes::KEY, |revision, value| {
+            let mut drained = decode(revision, value)?;
+            others = drained.others(node, &heard).into_iter().map(str::to_owned).collect();
+            if others.is_empty() && !wish.force {
+                return Err(ClusterError(format!(
+                    "node '{node}' is the last one that could own the data: of the nodes that are heard ({}), no other is not drained (--force drains it all the same, and nobody owns the data then)",
+                    heard.join(", ")
+                )));
+            }
+            Ok(drained.set(node, true).then(|| drained.encode()))
+        })?;
+        // A node that is away gives nothing up by itself, and nobody else may be there to take it.
+        let awaits = !others.is_empty() || watched.hears(node);
+        let mut shards = Vec::new();
+        // It may have taken a shard while the cluster was looked at.
+        for (shard, (_, owner)) in self.view()?.owners {
+            if owner.node == node && (awaits || !owner.released) {
+                let taker =
+                    if awaits { self.until_taken(node, shard, &others, wish)? } else { None };
+                shards.push((shard, taker));
+            }
+        }
+        Ok(DrainOutcome { before: !changed, shards })
+    }
+
+    /// Waits until a drained node has not got a shard any more; who has it then, where others could take it.
+    fn until_taken(
+        &self,
+        node: &str,
+        shard: u32,
+        others: &[String],
+        wish: DrainWish,
+    ) -> Result<Option<String>, ClusterError> {
+        let began = Instant::now();
+        loop {
+            let (revision, value) = self.read_key(&format!("owner.{shard}"))?;
+            let owner = Owner::decode(&value).ok().filter(|_| revision != Revision(0));
+            let remains = match owner {
+                Some(owner) if owner.released || owner.node != node => {
+                    let taker = (!owner.released).then_some(owner.node);
+                    let is_done = taker.is_some() || others.is_empty();
+                    if is_done { Remains::Nothing(taker) } else { Remains::Untaken }
+                }
+                Some(_) => Remains::Owns,
+                None => Remains::Untaken,
+            };
+            let seconds = wish.within.as_secs();
+            let late = began.elapsed() >= wish.within;
+            match remains {
+                Remains::Nothing(taker) => return Ok(taker),
+                Remains::Owns if late => {
+                    return Err(ClusterError(format!(
+                        "node '{node}' is drained, and owns shard {shard} still after {seconds} seconds: its log says why, and `headwater cluster drain {node} --undo` ends the wish"
+                    )));
+                }
+                Remains::Untaken if late => {
+                    return Err(ClusterError(format!(
+                        "node '{node}' has given shard {shard} up, and nobody has taken it within {seconds} seconds (could: {})",
+                        others.join(", ")
+                    )));
+                }
+                Remains::Owns | Remains::Untaken => self.nats.pause(LOOK),
+            }
+        }
+    }
+
+    /// Lets a node own again; whether it was drained.
+    ///
+    /// # Errors
+    /// There is no such node, or the bucket cannot be written.
+    pub fn undrain(&self, node: &str) -> Result<bool, ClusterError> {
+        let watched = self.watch()?;
+        if !watched.view.nodes.contains_key(node) && !watched.view.drained.contains(node) {
+            return Err(unknown(node, &watched));
+        }
+        self.forget_drained(node)
+    }
+
+    fn forget_drained(&self, node: &str) -> Result<bool, ClusterError> {
+        self.change(DrainedNodes::KEY, |revision, value| {
+            let mut drained = decode(revision, value)?;
+            Ok(drained.set(node, false).then(|| drained.encode()))
+        })
+    }
+
+    /// Forgets a node that has ended, and that it was drained.
+    ///
+    /// # Errors
+    /// There is no such node, it is heard, or the bucket cannot be written.
+    pub fn remove(&self, node: &str) -> Result<(), ClusterError> {
+        let watched = self.watch()?;
+        let known = watched.view.nodes.get(node);
+        if known.is_none() && !watched.view.drained.contains(node) {
+            return Err(unknown(node, &watched));
+        }
+        if let Some((revision, life)) = known {
+            let address = &life.address;
+            let is_heard = || {
+                ClusterError(format!(
+                    "node '{node}' is heard, at {address}: only a node that has ended can be removed (end it, and wait 5 seconds)"
+                ))
+            };
+            if watched.hears(node) {
+                return Err(is_heard());
+            }
+            let key = format!("node.{node}");
+            self.nats.remove(&key, *revision)?;
+            // A node that has begun meanwhile has written a later revision, which stays.
+            if self.read_key(&key)?.0 != Revision(0) {
+                return Err(is_heard());
+            }
+        }
+        self.forget_drained(node).map(drop)
+    }
+}
+
+fn decode(revision: Revision, value: &[u8]) -> Result<DrainedNodes, ClusterError> {
+    DrainedNodes::decode(revision, value).map_err(|bad| {
+        let key = DrainedNodes::KEY;
+        ClusterError(format!("key {key} of the bucket of owners cannot be read: {bad}"))
+    })
+}

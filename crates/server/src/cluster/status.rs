@@ -1,0 +1,235 @@
+//! How a cluster does: its shards, its nodes, and what is wrong.
+
+use super::{BucketView, ClusterAdmin, ClusterError, GONE, Renewed, Watched};
+use headwater_jetstream::{AdminError, StreamSummary};
+use serde::Serialize;
+
+/// How a cluster does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ClusterStatus {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// Whether a majority of the NATS servers keeps the bucket of owners and each log.
+    pub quorum: bool,
+    /// Its shards.
+    pub shards: Vec<ShardStatus>,
+    /// Its nodes, also those that have ended.
+    pub nodes: Vec<NodeStatus>,
+    /// What is wrong: a sentence for each. Clients are not served, or will not be when something else fails.
+    pub problems: Vec<String>,
+    /// What should be looked at: a sentence for each.
+    pub warnings: Vec<String>,
+}
+
+/// How a shard does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ShardStatus {
+    /// Its number.
+    pub shard: u32,
+    /// The node that owns it.
+    pub owner: Option<String>,
+    /// Where that node is reached.
+    pub address: Option<String>,
+    /// The epoch of its owner, or of its last one; 0: it has had none.
+    pub epoch: u64,
+    /// Its log, if the servers say what it has.
+    pub log: Option<LogStatus>,
+    /// Its newest snapshot, if there is one.
+    pub snapshot: Option<SnapshotStatus>,
+}
+
+/// What a log has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LogStatus {
+    /// Its stream.
+    pub stream: String,
+    /// The first sequence that it has.
+    pub first: u64,
+    /// The last sequence that it has given.
+    pub last: u64,
+    /// Its bytes, in one copy.
+    pub bytes: u64,
+    /// The NATS servers that keep it.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// A NATS server that keeps a log.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ServerStatus {
+    /// Its name.
+    pub server: String,
+    /// Whether it leads the log.
+    pub leads: bool,
+    /// Whether the leader hears it.
+    pub heard: bool,
+}
+
+/// A snapshot of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct SnapshotStatus {
+    /// The last sequence of the log that it contains.
+    pub sequence: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// How a node does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub node: String,
+    /// Where it is reached.
+    pub address: String,
+    /// Whether it shows that it lives.
+    pub heard: bool,
+    /// Whether it is drained: it owns nothing then.
+    pub drained: bool,
+    /// The shards that it owns.
+    pub owns: Vec<u32>,
+}
+
+impl ClusterAdmin {
+    /// Looks how the cluster does; takes up to 5 seconds where a node is not heard.
+    ///
+    /// # Errors
+    /// There is no such cluster.
+    pub fn status(&self) -> Result<ClusterStatus, ClusterError> {
+        let cluster = self.nats.settings().cluster.clone();
+        let mut status = ClusterStatus {
+            cluster,
+            quorum: true,
+            shards: Vec::new(),
+            nodes: Vec::new(),
+            problems: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let watched = match self.watch() {
+            Ok(watched) => watched,
+            Err(error @ AdminError::Missing(_)) => return Err(error.into()),
+            Err(AdminError::Unavailable(why)) => {
+                status.quorum = false;
+                status.problems.push(format!("there is no quorum of the NATS servers: {why}"));
+                return Ok(status);
+            }
+        };
+        let bucket = self.nats.bucket_stream();
+        status.note_stream(&format!("bucket {}", self.nats.settings().bucket()), &bucket);
+        for shard in watched.view.shards() {
+            self.look_at_shard(shard, &watched, &mut status);
+        }
+        for (name, (_, node)) in &watched.view.nodes {
+            let owns = status.shards.iter().filter(|shard| shard.owner.as_ref() == Some(name));
+            status.nodes.push(NodeStatus {
+                node: name.clone(),
+                address: node.address.clone(),
+                heard: watched.hears(name),
+                drained: watched.view.drained.contains(name),
+                owns: owns.map(|shard| shard.shard).collect(),
+            });
+        }
+        for node in status.nodes.iter().filter(|node| node.drained && !node.owns.is_empty()) {
+            let (name, owns) = (&node.node, &node.owns);
+            status
+                .warnings
+                .push(format!("node '{name}' is drained, and owns shards {owns:?} still"));
+        }
+        status.problems.extend(watched.view.unreadable);
+        Ok(status)
+    }
+
+    fn look_at_shard(&self, shard: u32, watched: &Watched, status: &mut ClusterStatus) {
+        let stream = self.nats.settings().stream(shard);
+        let log = self.nats.stream(&stream);
+        status.note_stream(&format!("stream {stream}"), &log);
+        let last = watched.view.owners.get(&shard).map(|(_, owner)| owner);
+        let owner = last
+            .filter(|owner| !owner.released && watched.renewed.contains(&Renewed::Owner(shard)));
+        if owner.is_none() {
+            status
+                .problems
+                .push(format!("shard {shard} has no owner: {}", why_none(watched, shard)));
+        }
+        status.shards.push(ShardStatus {
+            shard,
+            owner: owner.map(|owner| owner.node.clone()),
+            address: owner.map(|owner| owner.address.clone()),
+            epoch: last.map_or(0, |owner| owner.epoch.0),
+            log: log.ok().map(|summary| LogStatus::of(stream, &summary)),
+            snapshot: watched.view.snapshots.get(&shard).map(|mark| SnapshotStatus {
+                sequence: mark.position.sequence.0,
+                bytes: mark.bytes,
+            }),
+        });
+    }
+}
+
+/// Why nobody owns a shard.
+fn why_none(watched: &Watched, shard: u32) -> String {
+    let seconds = GONE.as_secs();
+    let last = match watched.view.owners.get(&shard) {
+        None => String::from("no node has owned it yet"),
+        Some((_, owner)) if owner.released => format!("node '{}' has given it up", owner.node),
+        Some((_, owner)) => {
+            format!("node '{}' has not renewed its lease for {seconds} seconds", owner.node)
+        }
+    };
+    let heard = watched.heard();
+    let BucketView { drained, .. } = &watched.view;
+    let others = if heard.is_empty() {
+        "no node is heard"
+    } else if heard.iter().all(|node| drained.contains(node)) {
+        "all nodes that are heard are drained (headwater cluster drain NODE --undo)"
+    } else {
+        "a node takes it within seconds, if the NATS servers have a quorum"
+    };
+    format!("{last}; {others}")
+}
+
+impl ClusterStatus {
+    /// Notes what is wrong with a stream.
+    fn note_stream(&mut self, what: &str, stream: &Result<StreamSummary, AdminError>) {
+        match stream {
+            Ok(summary) if summary.has_quorum() || summary.servers.is_empty() => {
+                let away = summary.servers.iter().filter(|server| !server.heard);
+                self.warnings.extend(away.map(|server| {
+                    format!("NATS server '{}' is away: it keeps {what}", server.name)
+                }));
+            }
+            Ok(summary) => {
+                self.quorum = false;
+                let heard = summary.servers.iter().filter(|server| server.heard);
+                let heard: Vec<&str> = heard.map(|server| &*server.name).collect();
+                self.problems.push(format!(
+                    "there is no quorum of the NATS servers: of {} that keep {what}, {} can be heard ({})",
+                    summary.servers.len(),
+                    heard.len(),
+                    heard.join(", ")
+                ));
+            }
+            Err(AdminError::Missing(_)) => {
+                self.problems.push(format!("the NATS servers have no {what}"));
+            }
+            Err(AdminError::Unavailable(why)) => {
+                self.quorum = false;
+                self.problems.push(format!("there is no quorum of the NATS servers: {why}"));
+            }
+        }
+    }
+}
+
+impl LogStatus {
+    fn of(stream: String, summary: &StreamSummary) -> Self {
+        let server = |server: &headwater_jetstream::StreamServer| ServerStatus {
+            server: server.name.clone(),
+            leads: summary.leader.as_ref() == Some(&server.name),
+            heard: server.heard,
+        };
+        Self {
+            stream,
+            first: summary.first.0,
+            last: summary.last.0,
+            bytes: summary.bytes,
+            servers: summary.servers.iter().map(server).collect(),
+        }
+    }
+}
