@@ -11,6 +11,8 @@
 //!
 //! # Invariants
 //! - P1. Keys that came in another order than is believed here have nothing be known: databases of odd encodings compare oddly.
+//! - P2. Where the order is beyond doubt, which is that of columns without texts, the keys up to any row are known as soon as the row has come, and are told
+//!   of while others are on their way. The last one is kept back, so that something is left for the end.
 
 use crate::loads::{KeyValues, Query};
 use crate::mapping::{Cell, Mapping, quoted_name};
@@ -28,6 +30,8 @@ pub(crate) struct Page {
     pub(crate) rows: u64,
     reverse: bool,
     edge: Edge,
+    /// Whether what has come is known before the rest has (P2).
+    streams: bool,
 }
 
 /// What is known behind the rows that came.
@@ -66,7 +70,8 @@ pub(crate) fn pages(query: &Query) -> Vec<Page> {
     let all_but_first = columns.clone().skip(1).all(|(at, (kind, _))| in_order(at, kind));
     let begins_with_text = matches!(kinds.first(), Some(Kind::Text { bytewise: true }));
     if !is_plain && begins_with_text && all_but_first && !reverse && query.ready.in_order {
-        pages.push(Page { order: names.clone(), rows, reverse, edge: Edge::Below(fixed) });
+        let edge = Edge::Below(fixed);
+        pages.push(Page { order: names.clone(), rows, reverse, edge, streams: false });
     }
     let whole = portion.rows.is_none();
     if whole && !(query.ready.in_order && is_plain) {
@@ -82,7 +87,9 @@ pub(crate) fn pages(query: &Query) -> Vec<Page> {
         Kind::Plain => format!("({name}::text || '|') COLLATE \"C\""),
         _ => name.clone(),
     });
-    let page = Page { order: order.collect(), rows, reverse, edge: Edge::Last };
+    let is_surely_ordered = |kind: &Kind| !matches!(kind, Kind::Text { .. } | Kind::Plain);
+    let streams = whole && !reverse && kinds.iter().all(is_surely_ordered);
+    let page = Page { order: order.collect(), rows, reverse, edge: Edge::Last, streams };
     pages.push(page.clone());
     if rows < query.rows_max {
         // Rows without a key, or beside the range, may be all that came.
@@ -180,6 +187,20 @@ impl<'a> PageRows<'a> {
     fn last_key(&self) -> Option<&[u8]> {
         let within = || self.pairs.last().map(|(key, _)| &**key);
         self.last_beside.as_deref().or_else(within)
+    }
+
+    /// The pairs that have come since the last part, but for the last one, and the part of the range that they are all of, where that can be said
+    /// before the rest has come (P2).
+    pub(crate) fn take_part(&mut self) -> Option<(KeyValues, KeyRange)> {
+        if !self.page.streams || !self.is_ordered {
+            return None;
+        }
+        let last = self.pairs.pop()?;
+        let known = KeyRange::new(&self.query.range.first, &last.0);
+        let mut rest = Vec::with_capacity(self.pairs.len().max(16));
+        rest.push(last);
+        let pairs = std::mem::replace(&mut self.pairs, rest);
+        (!pairs.is_empty()).then_some((pairs, known))
     }
 
     /// The pairs, and the part of the range that they are all of (`None`: all of it), where some of it is known. `cut`: some rows were not
@@ -290,7 +311,7 @@ mod tests {
             signature: String::new(),
             signature_sql: String::new(),
         };
-        Query { ready: Arc::new(ready), range, portion, rows_max }
+        Query { ready: Arc::new(ready), range, portion, attempt: 1, rows_max }
     }
 
     #[test]
@@ -352,7 +373,7 @@ mod tests {
             &[("plain", true), ("text", true), ("int2", true)],
         ];
         let letters = ["a", "b", "{", "|", "}", "!", "é"];
-        let (mut parts, mut unknown) = ([0; 2], 0);
+        let (mut parts, mut unknown, mut streamed) = ([0; 2], 0, 0);
         for _ in 0..20_000 {
             let types = shapes[random.usize(0..shapes.len())];
             let mut row = || -> Vec<String> {
@@ -416,9 +437,19 @@ mod tests {
                     };
                     taken.is_begun_by_first = answer.iter().any(|row| longer(&row));
                 }
+                let mut told = BTreeSet::new();
                 for row in answer.iter().take(page.rows as usize) {
                     let columns: Vec<_> = row.iter().map(|text| Some(&**text)).collect();
                     taken.take(&columns, Some((key(&query, row), Vec::new())));
+                    if random.u8(..3) == 0
+                        && let Some((pairs, known)) = taken.take_part()
+                    {
+                        streamed += 1;
+                        told.extend(pairs.into_iter().map(|(key, _)| key));
+                        let there = within.iter().filter(|key| known.contains(key));
+                        assert!(there.eq(&told), "P2: {query:?} {page:?} {known:?}");
+                        assert!(query.range.covers(&known) && known != query.range);
+                    }
                 }
                 let Some((pairs, known)) = taken.end(false) else {
                     unknown += 1;
@@ -426,7 +457,9 @@ mod tests {
                 };
                 parts[usize::from(page.edge != Edge::Last)] += usize::from(known.is_some());
                 let known = known.unwrap_or_else(|| query.range.clone());
-                let got: BTreeSet<_> = pairs.into_iter().map(|(key, _)| key).collect();
+                assert!(told.is_empty() || !pairs.is_empty(), "something is kept back");
+                let got: BTreeSet<_> =
+                    told.into_iter().chain(pairs.into_iter().map(|(key, _)| key)).collect();
                 let there: BTreeSet<_> =
                     within.iter().filter(|key| known.contains(key)).cloned().collect();
                 assert_eq!(got, there, "{query:?} {page:?} {known:?}");
@@ -438,5 +471,6 @@ mod tests {
             }
         }
         assert!(parts[0] > 2000 && parts[1] > 500 && unknown > 100, "{parts:?} {unknown}");
+        assert!(streamed > 500, "{streamed}");
     }
 }

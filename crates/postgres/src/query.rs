@@ -13,7 +13,7 @@ use crate::signature::COMPARED_AGAIN;
 use crate::snapshot::Snapshot;
 use crate::source::position_of;
 use crate::state::Shared;
-use crate::wire::{Connection, Error};
+use crate::wire::{Come, Connection, Error};
 use headwater_base::source::FetchId;
 use std::sync::Arc;
 use std::time::Instant;
@@ -104,16 +104,30 @@ impl<'a> Pairs<'a> {
 pub(crate) const TOO_MUCH_CODE: &str = "08HW1";
 /// The code of the same where nothing is under way.
 const TOO_MUCH: &str = "HW000";
+/// The code of a load that somebody else sees to now.
+pub(crate) const UNWANTED: &str = "HW003";
+/// Bytes of keys and values that are told of before the rest of a page has come.
+const PART_BYTES: usize = 8 << 10;
 /// The code of a load whose table has another signature than it was compared with.
 pub(crate) const ALTERED_CODE: &str = "HW002";
 
+/// A load that a connection of the pool asks for alone.
+pub(crate) struct Alone<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) fetch: FetchId,
+    pub(crate) query: &'a Query,
+    pub(crate) deadline: Instant,
+    /// Whether to look at the table's signature.
+    pub(crate) looks: bool,
+}
+
 /// Asks for a page of a load; nothing where it is best answered as a whole.
 pub(crate) fn load_pages(
-    shared: &Shared,
     connection: &mut Connection,
-    (query, bytes_max, deadline, looks): (&Query, usize, Instant, bool),
+    alone: &Alone<'_>,
 ) -> Result<Option<Found>, Error> {
-    let before = query.portion.bytes_before;
+    let Alone { shared, query, deadline, .. } = *alone;
+    let (before, bytes_max) = (query.portion.bytes_before, shared.settings.load_bytes_max);
     for page in pages(query) {
         let held = Held::new(&shared.room, shared.settings.connections, deadline);
         held.allows(before)
@@ -122,7 +136,7 @@ pub(crate) fn load_pages(
             let message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
             return Err(Error { message, code: TOO_MUCH.to_owned() });
         }
-        let found = load_page(connection, &page, (query, bytes_max, looks), held)?;
+        let found = load_page(connection, &page, alone, held)?;
         if found.is_some() {
             return Ok(found);
         }
@@ -130,30 +144,33 @@ pub(crate) fn load_pages(
     Ok(None)
 }
 
-/// Asks for one page. Nothing: what came says nothing of the range.
+/// Asks for one page, and tells of its rows while others come. Nothing: what came says nothing of the range.
 fn load_page(
     connection: &mut Connection,
     page: &Page,
-    (query, bytes_max, looks): (&Query, usize, bool),
+    alone: &Alone<'_>,
     mut held: Held,
 ) -> Result<Option<Found>, Error> {
+    let Alone { shared, query, looks, .. } = *alone;
+    let bytes_max = shared.settings.load_bytes_max;
     let signature = if looks { &*query.ready.signature_sql } else { "NULL" };
     let sql = opening(query, signature, &page.sql(query));
     let (mut seen, mut altered) = (None, false);
     let (mut bytes, mut cut, mut full) = (0, false, None);
     let mut rows = PageRows::new(page, query);
+    let (mut bytes_told, mut wanted) = (0, true);
     let rows_at = 3 + page.rows_at();
-    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
-        (2, [Some(snapshot), Some(at), signature]) => {
+    let done = connection.query_while(&sql, |come| match come {
+        Come::Row(2, [Some(snapshot), Some(at), signature]) => {
             seen = Snapshot::parse(snapshot).zip(position_of(at));
             altered = looks && *signature != Some(&*query.ready.signature);
             true
         }
-        (3, [Some(begun)]) if rows_at == 4 => {
+        Come::Row(3, [Some(begun)]) if rows_at == 4 => {
             rows.is_begun_by_first = *begun == "t";
             true
         }
-        (at, columns) if at == rows_at => {
+        Come::Row(at, columns) if at == rows_at => {
             let pair = pair_of(query, columns);
             let length = pair.as_ref().map_or(0, |(key, value)| key.len() + value.len());
             cut = !rows.pairs.is_empty()
@@ -166,8 +183,23 @@ fn load_page(
             rows.take(columns, pair);
             full.is_none() && bytes <= bytes_max
         }
+        Come::Pause if !altered && bytes - bytes_told >= PART_BYTES => {
+            if let Some((snapshot, horizon)) = &seen
+                && let Some((pairs, known)) = rows.take_part()
+            {
+                bytes_told = bytes;
+                let (snapshot, known) = (snapshot.clone(), Some(known));
+                let found = Found { snapshot, horizon: *horizon, pairs, known, _held: None };
+                wanted = alone.tell(found);
+            }
+            wanted
+        }
         _ => true,
     });
+    if !wanted {
+        connection.abandon();
+        return Err(Error { message: "the load was begun again".to_owned(), code: UNWANTED.to_owned() });
+    }
     if let Err(mut error) = done
         && !cut
     {
@@ -198,7 +230,22 @@ fn load_page(
         let _held = Some(Arc::new(held));
         Found { snapshot, horizon, pairs, known, _held }
     });
+    if found.is_none() && bytes_told > 0 {
+        // P2 was believed in vain, and so were the parts.
+        shared.lock().reset(query.range.clone());
+        let message = "the rows of a range did not come in the order of their keys".to_owned();
+        return Err(Error { message, code: TOO_MUCH.to_owned() });
+    }
     Ok(found)
+}
+
+impl Alone<'_> {
+    /// Tells of rows that have come, while others are on their way; whether those are wanted.
+    fn tell(&self, found: Found) -> bool {
+        let is_wanted = self.shared.lock().found_part(self.fetch, self.query.attempt, found);
+        self.shared.pass_on();
+        is_wanted
+    }
 }
 
 /// The statements of a load: `rows` gives its rows, behind what says what they see.
@@ -225,14 +272,14 @@ pub(crate) fn load_all(
     let (mut snapshot, mut horizon) = (None, None);
     let (mut altered, mut full) = (false, None);
     let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
-    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
-        (2, [Some(seen), Some(at), signature]) => {
+    let done = connection.query_while(&sql, |come| match come {
+        Come::Row(2, [Some(seen), Some(at), signature]) => {
             snapshot = Snapshot::parse(seen);
             horizon = position_of(at);
             altered = looks && *signature != Some(&*first.ready.signature);
             true
         }
-        (3, columns) => {
+        Come::Row(3, columns) => {
             if let Some((key, value)) = pair_of(first, columns)
                 && let Some((last, others)) = pairs.split_last_mut()
             {

@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// Takes an answer, or what is left of it: of a source's, as much as there is time for in this turn.
-    fn take_answer(
+    pub(super) fn take_answer(
         &mut self,
         part: LoadedId,
         range: &KeyRange,

@@ -35,13 +35,16 @@ pub(super) struct Load {
     /// How many answers have come of what it goes on for (L5).
     pub(super) answers: u32,
     /// The last change of each key that was delivered since: its answer may not show it (L2).
-    changes: BTreeMap<Vec<u8>, (Position, Held)>,
+    changes: Changes,
     /// What is left of its answer, where that is taken in slices (L4).
     pub(super) answer: Option<Answer>,
 }
 
+/// The last change of each key, and where the provider stood after it.
+pub(super) type Changes = BTreeMap<Vec<u8>, (Position, Held)>;
+
 /// What a key holds; nothing where there is no such key.
-type Held = Option<(Vec<u8>, Attributes)>;
+pub(super) type Held = Option<(Vec<u8>, Attributes)>;
 
 /// An answer, or what is left of it.
 #[derive(Debug)]
@@ -107,6 +110,16 @@ impl Load {
     /// It goes on for loads that have had so many answers.
     pub(super) fn after(self, answers: u32) -> Self {
         Self { answers, ..self }
+    }
+
+    /// Takes out the changes of keys from `first` on.
+    pub(super) fn cut_changes(&mut self, first: &[u8]) -> Changes {
+        self.changes.split_off(first)
+    }
+
+    /// Has these changes be delivered since it was asked for.
+    pub(super) fn with_changes(self, changes: Changes) -> Self {
+        Self { changes, ..self }
     }
 
     /// The next pairs of its answer, `rows` of them at most (`None`: all), with the changes that came after it (L2).

@@ -12,7 +12,7 @@ use super::notices::Notices;
 use super::pause::Pause;
 use super::remote::Redoing;
 use super::slowlog::Slowlog;
-use super::sourced::LateLoad;
+use super::loads::LateLoad;
 use super::states::States;
 use super::stats::Stats;
 use super::tracking::Tracking;

@@ -204,6 +204,11 @@ impl Sink for Outlets {
                 }
                 self.to(shard, News::Loaded { fetch: FetchId(fetch), answer })
             }
+            News::LoadedPart { fetch, mut part } => {
+                let (shard, fetch) = of_one(fetch.0);
+                part.pairs.sort_by(|one, next| one.key.cmp(&next.key));
+                self.to(shard, News::LoadedPart { fetch: FetchId(fetch), part })
+            }
             News::Declared { request, answer } => {
                 let (shard, request) = of_one(request);
                 self.to(shard, News::Declared { request, answer })
