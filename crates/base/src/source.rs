@@ -18,7 +18,7 @@
 //! - Q6. Before its answer a load may have brought parts ([`News::LoadedPart`]), each from where the one before ended. Q2 and Q3 hold of each part
 //!   as of its own position. The answer is then of what is left, and so is a failure: parts that were told stay.
 
-use crate::{KeyRange, Millis};
+use crate::{KeyRange, Millis, PackedPairs};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -78,8 +78,8 @@ pub struct Loaded {
 pub struct LoadedPart {
     /// Where the source stood; changes up to here are in `pairs`.
     pub position: Position,
-    /// Every key of the part, in the order that [`Loaded::pairs`] has.
-    pub pairs: Vec<Pair>,
+    /// Every key of the part with its value, in ascending order.
+    pub pairs: PackedPairs,
     /// The part of the range: it begins where what is left of that begins, and ends before it.
     pub known: KeyRange,
 }

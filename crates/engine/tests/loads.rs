@@ -279,6 +279,7 @@ fn before(numbers: std::ops::Range<u32>) -> LoadedPart {
     let first = if numbers.start == 0 { all().first } else { key(numbers.start) };
     let known = KeyRange { first, last: key(numbers.end) };
     let Loaded { position, pairs, .. } = part(numbers.clone(), (numbers.start, numbers.end));
+    let pairs = pairs.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
     LoadedPart { position, pairs, known }
 }
 
@@ -289,7 +290,11 @@ fn rows_are_here_before_the_rest_has_come() {
     let (fetch, ..) = asked(&mut engine)[0].clone();
     engine.loaded_part(fetch, before(0..3));
     engine.check_invariants();
-    assert_eq!(engine.take_effects(), [], "nobody is woken before all is there, and nothing is asked");
+    assert_eq!(
+        engine.take_effects(),
+        [],
+        "nobody is woken before all is there, and nothing is asked"
+    );
     assert_eq!(read_some(&mut engine, 3, false), Ok(3));
     // A change of a row that is here, and one of a row that is on its way.
     let change = |number, value: &str| Change { key: key(number), value: Some(value.into()) };

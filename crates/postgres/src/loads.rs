@@ -6,10 +6,10 @@ use crate::range;
 use crate::room::Held;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Ready, State, TableReadiness, Work};
-use headwater_base::KeyRange;
 use headwater_base::source::{
     Attributes, Change, FetchId, Health, Loaded, LoadedPart, News, Pair, Portion,
 };
+use headwater_base::{KeyRange, PackedPairs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,15 +47,12 @@ pub(crate) struct Load {
     trouble: Option<String>,
 }
 
-/// Keys with their values.
-pub(crate) type KeyValues = Vec<(Vec<u8>, Vec<u8>)>;
-
 /// What a load's query gave, or a part of it.
 pub(crate) struct Found {
     pub(crate) snapshot: Snapshot,
     /// Where the log ended after the snapshot was taken.
     pub(crate) horizon: u64,
-    pub(crate) pairs: KeyValues,
+    pub(crate) pairs: PackedPairs,
     /// The part of the range that they are all of; `None`: all of it.
     pub(crate) known: Option<KeyRange>,
     /// The room that they and those of loads beside them take.
@@ -252,7 +249,7 @@ impl State {
         let pairs = match pairs.is_empty() {
             true => found.pairs,
             false => {
-                pairs.extend(found.pairs);
+                pairs.append(&found.pairs);
                 pairs
             }
         };
@@ -297,7 +294,7 @@ impl State {
     }
 
     /// Answers a load with what was read at the position up to which changes were told.
-    pub(crate) fn answer_now(&mut self, fetch: FetchId, pairs: KeyValues) {
+    pub(crate) fn answer_now(&mut self, fetch: FetchId, pairs: PackedPairs) {
         let Some(load) = self.loads.get(&fetch) else { return };
         let generation = self.tables.get(&load.prefix).map(|table| table.generation);
         if generation != Some(load.generation) {
@@ -305,7 +302,7 @@ impl State {
         }
         let Some(load) = self.loads.remove(&fetch) else { return };
         self.watch.rows += pairs.len() as u64;
-        let pairs = with_changes(pairs, &load.range, &[]);
+        let pairs = single_with_changes(&pairs, &load.range, &[]);
         let answer = Ok(Loaded { position: self.position_at(self.position), pairs, known: None });
         self.tell(News::Loaded { fetch, answer });
     }
@@ -384,11 +381,11 @@ impl State {
         let ([rest], false) = (&rest[..], known.is_empty()) else { return };
         let Some(found) = load.found.take() else { return };
         load.range = rest.clone();
-        let bytes = bytes_of(&found.pairs);
+        let bytes = found.pairs.bytes_from(0) as u64;
         load.portion.bytes_before += bytes;
         load.told = (load.told.0 + found.pairs.len() as u64, load.told.1 + bytes);
         self.watch.rows += found.pairs.len() as u64;
-        let pairs = with_changes(found.pairs, &known, late);
+        let pairs = merged_with_changes(found.pairs, &known, late);
         self.tell(News::LoadedPart { fetch, part: LoadedPart { position, pairs, known } });
     }
 
@@ -401,7 +398,7 @@ impl State {
         let rows = found.pairs.len() as u64;
         self.watch.rows += rows;
         if let Some(table) = self.tables.get_mut(&prefix) {
-            let bytes = told.1 + bytes_of(&found.pairs);
+            let bytes = told.1 + found.pairs.bytes_from(0) as u64;
             if let Some(mean) = bytes.checked_div(told.0 + rows) {
                 table.row_bytes = mean.max(1);
             }
@@ -412,7 +409,7 @@ impl State {
         }
         let known = found.known.map(|known| known.intersection(&range));
         let part = known.as_ref().unwrap_or(&range);
-        let pairs = with_changes(found.pairs, part, late);
+        let pairs = single_with_changes(&found.pairs, part, late);
         let answer = Ok(Loaded { position: self.position_at(self.position), pairs, known });
         self.forget_recent();
         self.tell(News::Loaded { fetch, answer });
@@ -439,26 +436,79 @@ impl State {
     }
 }
 
-fn bytes_of(pairs: &KeyValues) -> u64 {
-    pairs.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum()
+/// The last of the changes of each key of a range.
+fn changes_within<'a>(
+    range: &KeyRange,
+    late: &'a [Arc<[Change]>],
+) -> BTreeMap<&'a [u8], Option<&'a Vec<u8>>> {
+    let all = late.iter().flat_map(|changes| changes.iter());
+    let within = all.filter(|change| range.contains(&change.key));
+    within.map(|change| (&*change.key, change.value.as_ref())).collect()
 }
 
-/// The pairs of a query with the changes of a range that it did not see.
-fn with_changes(pairs: KeyValues, range: &KeyRange, late: &[Arc<[Change]>]) -> Vec<Pair> {
-    let mut changed: BTreeMap<&[u8], Option<&Vec<u8>>> = BTreeMap::new();
-    for change in late.iter().flat_map(|changes| changes.iter()) {
-        if range.contains(&change.key) {
-            changed.insert(&change.key, change.value.as_ref());
+/// The pairs of a query, each on its own, with the changes of a range that it did not see.
+fn single_with_changes(pairs: &PackedPairs, range: &KeyRange, late: &[Arc<[Change]>]) -> Vec<Pair> {
+    let changed = changes_within(range, late);
+    let pair = |(key, value): (&[u8], &[u8])| Pair {
+        key: key.to_vec(),
+        value: value.to_vec(),
+        attributes: Attributes::default(),
+    };
+    let kept = pairs.iter().filter(|(key, _)| !changed.contains_key(key));
+    let late = changed.iter().filter_map(|(key, value)| Some((*key, &***value.as_ref()?)));
+    kept.chain(late).map(pair).collect()
+}
+
+/// The pairs of a query that come in the order of their keys, with the changes of a range that it did not see in their places.
+fn merged_with_changes(
+    pairs: PackedPairs,
+    range: &KeyRange,
+    late: &[Arc<[Change]>],
+) -> PackedPairs {
+    let changed = changes_within(range, late);
+    if changed.is_empty() {
+        return pairs;
+    }
+    let mut all = PackedPairs::default();
+    let mut changed = changed.into_iter().peekable();
+    for (key, value) in pairs.iter() {
+        let mut is_changed = false;
+        while let Some((late, now)) = changed.next_if(|(late, _)| *late <= key) {
+            is_changed |= late == key;
+            now.into_iter().for_each(|now| all.push(late, now));
+        }
+        if !is_changed {
+            all.push(key, value);
         }
     }
-    let pair = |(key, value)| Pair { key, value, attributes: Attributes::default() };
-    if changed.is_empty() {
-        return pairs.into_iter().map(pair).collect();
-    }
-    let kept = pairs.into_iter().filter(|(key, _)| !changed.contains_key(&**key));
-    let mut all: Vec<_> = kept.map(pair).collect();
-    let late =
-        changed.iter().filter_map(|(key, value)| Some(pair((key.to_vec(), (*value)?.clone()))));
-    all.extend(late);
+    changed.filter_map(|(key, now)| Some((key, now?))).for_each(|(key, now)| all.push(key, now));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_take_the_place_of_what_a_query_saw() {
+        let change = |key: &str, value: Option<&str>| Change {
+            key: key.into(),
+            value: value.map(|value| value.into()),
+        };
+        let late: [Arc<[Change]>; 2] = [
+            [change("a", Some("1")), change("c", None), change("x", Some("beside"))].into(),
+            [change("a", Some("2")), change("d", Some("new")), change("e", None)].into(),
+        ];
+        let seen = [("b", "seen"), ("c", "seen"), ("e", "seen"), ("f", "seen")];
+        let pairs: PackedPairs =
+            seen.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
+        let range = KeyRange::new(b"a", b"g");
+        let expected = [("a", "2"), ("b", "seen"), ("d", "new"), ("f", "seen")];
+        let expected = expected.map(|(key, value)| (key.as_bytes(), value.as_bytes()));
+        let mut single = single_with_changes(&pairs, &range, &late);
+        single.sort_by(|one, next| one.key.cmp(&next.key));
+        assert!(single.iter().map(|pair| (&*pair.key, &*pair.value)).eq(expected));
+        assert!(merged_with_changes(pairs.clone(), &range, &late).iter().eq(expected));
+        assert_eq!(merged_with_changes(pairs.clone(), &range, &[]), pairs);
+    }
 }

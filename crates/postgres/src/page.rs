@@ -14,12 +14,12 @@
 //! - P2. Where the order is beyond doubt, which is that of columns without texts, the keys up to any row are known as soon as the row has come, and are told
 //!   of while others are on their way. The last one is kept back, so that something is left for the end.
 
-use crate::loads::{KeyValues, Query};
+use crate::loads::Query;
 use crate::mapping::{Cell, Mapping, quoted_name};
-use crate::query::{restricted, rows_sql};
+use crate::query::{restricted, rows_sql, write_pair};
 use crate::range::{condition, fixed_columns};
 use crate::text::Kind;
-use headwater_base::KeyRange;
+use headwater_base::{KeyRange, PackedPairs};
 
 /// How the rows of a page are ordered, and what that says of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,7 +135,10 @@ impl Page {
 pub(crate) struct PageRows<'a> {
     page: &'a Page,
     query: &'a Query,
-    pub(crate) pairs: KeyValues,
+    /// Those in the range; behind them the pair of a row that was begun.
+    pub(crate) pairs: PackedPairs,
+    /// Whether the row that was begun has a pair.
+    begun: bool,
     rows: u64,
     first: Option<String>,
     last: Option<String>,
@@ -152,7 +155,8 @@ impl<'a> PageRows<'a> {
         Self {
             page,
             query,
-            pairs: Vec::with_capacity(page.rows.min(1024) as usize),
+            pairs: PackedPairs::default(),
+            begun: false,
             rows: 0,
             first: None,
             last: None,
@@ -162,8 +166,22 @@ impl<'a> PageRows<'a> {
         }
     }
 
-    /// Takes a row.
-    pub(crate) fn take(&mut self, columns: &[Option<&str>], pair: Option<(Vec<u8>, Vec<u8>)>) {
+    /// Begins with a row, which is then taken or given up; how many bytes its key and value have.
+    pub(crate) fn begin(&mut self, columns: &[Option<&str>]) -> usize {
+        let before = self.pairs.bytes_from(0);
+        self.begun = self.pairs.push_with(|out| write_pair(self.query, columns, out));
+        self.pairs.bytes_from(0) - before
+    }
+
+    /// Gives up the row that was begun.
+    pub(crate) fn give_up(&mut self) {
+        if std::mem::take(&mut self.begun) {
+            self.pairs.pop();
+        }
+    }
+
+    /// Takes the row that was begun.
+    pub(crate) fn take(&mut self, columns: &[Option<&str>]) {
         self.rows += 1;
         if let Edge::Below(at) = self.page.edge {
             let text = columns.get(at).copied().flatten();
@@ -172,40 +190,45 @@ impl<'a> PageRows<'a> {
             }
             self.last = text.map(str::to_owned);
         }
-        let Some((key, value)) = pair else { return };
-        if let (Edge::Last, Some(last)) = (self.page.edge, self.last_key()) {
-            self.is_ordered &= if self.page.reverse { &*key < last } else { &*key > last };
+        if !std::mem::take(&mut self.begun) {
+            return;
         }
-        if self.query.range.contains(&key) {
+        let Some((key, _)) = self.pairs.last() else { return };
+        let before = self.pairs.len().checked_sub(2).and_then(|at| self.pairs.get(at));
+        let before = self.last_beside.as_deref().or(before.map(|(key, _)| key));
+        if let (Edge::Last, Some(before)) = (self.page.edge, before) {
+            self.is_ordered &= if self.page.reverse { key < before } else { key > before };
+        }
+        if self.query.range.contains(key) {
             self.last_beside = None;
-            self.pairs.push((key, value));
         } else {
-            self.last_beside = Some(key);
+            self.last_beside = Some(key.to_vec());
+            self.pairs.pop();
         }
     }
 
     fn last_key(&self) -> Option<&[u8]> {
-        let within = || self.pairs.last().map(|(key, _)| &**key);
+        let within = || self.pairs.last().map(|(key, _)| key);
         self.last_beside.as_deref().or_else(within)
     }
 
     /// The pairs that have come since the last part, but for the last one, and the part of the range that they are all of, where that can be said
     /// before the rest has come (P2).
-    pub(crate) fn take_part(&mut self) -> Option<(KeyValues, KeyRange)> {
-        if !self.page.streams || !self.is_ordered {
+    pub(crate) fn take_part(&mut self) -> Option<(PackedPairs, KeyRange)> {
+        if !self.page.streams || !self.is_ordered || self.pairs.len() < 2 {
             return None;
         }
-        let last = self.pairs.pop()?;
-        let known = KeyRange::new(&self.query.range.first, &last.0);
-        let mut rest = Vec::with_capacity(self.pairs.len().max(16));
-        rest.push(last);
-        let pairs = std::mem::replace(&mut self.pairs, rest);
-        (!pairs.is_empty()).then_some((pairs, known))
+        let mut rest = PackedPairs::with_capacity(self.pairs.bytes_from(0), self.pairs.len());
+        let (key, value) = self.pairs.last()?;
+        rest.push(key, value);
+        let known = KeyRange::new(&self.query.range.first, key);
+        self.pairs.pop();
+        Some((std::mem::replace(&mut self.pairs, rest), known))
     }
 
     /// The pairs, and the part of the range that they are all of (`None`: all of it), where some of it is known. `cut`: some rows were not
     /// taken.
-    pub(crate) fn end(mut self, cut: bool) -> Option<(KeyValues, Option<KeyRange>)> {
+    pub(crate) fn end(mut self, cut: bool) -> Option<(PackedPairs, Option<KeyRange>)> {
         if !cut && self.rows < self.page.rows {
             return Some((self.pairs, None));
         }
@@ -231,7 +254,7 @@ impl<'a> PageRows<'a> {
         if known.is_empty() {
             return None;
         }
-        self.pairs.retain(|(key, _)| known.contains(key));
+        self.pairs.retain_within(&known);
         let is_all = known == *range;
         Some((self.pairs, (!is_all).then_some(known)))
     }
@@ -262,7 +285,7 @@ pub(crate) fn page_rows(row_bytes: u64) -> u64 {
 }
 
 /// Rows of up to so many columns need no list of their own.
-const COLUMNS_FEW: usize = 16;
+const COLUMNS_FEW: usize = 8;
 
 /// Calls with the cells of a row.
 pub(crate) fn with_cells<T>(columns: &[Option<&str>], then: impl FnOnce(&[Cell<'_>]) -> T) -> T {
@@ -440,12 +463,13 @@ mod tests {
                 let mut told = BTreeSet::new();
                 for row in answer.iter().take(page.rows as usize) {
                     let columns: Vec<_> = row.iter().map(|text| Some(&**text)).collect();
-                    taken.take(&columns, Some((key(&query, row), Vec::new())));
+                    taken.begin(&columns);
+                    taken.take(&columns);
                     if random.u8(..3) == 0
                         && let Some((pairs, known)) = taken.take_part()
                     {
                         streamed += 1;
-                        told.extend(pairs.into_iter().map(|(key, _)| key));
+                        told.extend(pairs.iter().map(|(key, _)| key.to_vec()));
                         let there = within.iter().filter(|key| known.contains(key));
                         assert!(there.eq(&told), "P2: {query:?} {page:?} {known:?}");
                         assert!(query.range.covers(&known) && known != query.range);
@@ -459,7 +483,7 @@ mod tests {
                 let known = known.unwrap_or_else(|| query.range.clone());
                 assert!(told.is_empty() || !pairs.is_empty(), "something is kept back");
                 let got: BTreeSet<_> =
-                    told.into_iter().chain(pairs.into_iter().map(|(key, _)| key)).collect();
+                    told.into_iter().chain(pairs.iter().map(|(key, _)| key.to_vec())).collect();
                 let there: BTreeSet<_> =
                     within.iter().filter(|key| known.contains(key)).cloned().collect();
                 assert_eq!(got, there, "{query:?} {page:?} {known:?}");

@@ -4,8 +4,8 @@
 //! rewriting a table are not to be seen in snapshots, and would make it look empty.
 
 use crate::catalog::refusal;
-use crate::loads::{Found, KeyValues, Query};
-use crate::mapping::{Mapping, Value, quoted_name};
+use crate::loads::{Found, Query};
+use crate::mapping::{Mapping, quoted_name};
 use crate::page::{PAGE_BYTES_MAX, Page, PageRows, pages, with_cells};
 use crate::range::condition;
 use crate::room::{Full, Held};
@@ -15,6 +15,7 @@ use crate::source::position_of;
 use crate::state::Shared;
 use crate::wire::{Come, Connection, Error};
 use headwater_base::source::FetchId;
+use headwater_base::{KeyRange, PackedPairs};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,20 +39,32 @@ pub(crate) fn restricted(mapping: &Mapping, wanted: String) -> String {
     }
 }
 
-/// The key and the value of a row, if it has a key.
-pub(crate) fn pair_of(query: &Query, columns: &[Option<&str>]) -> Option<(Vec<u8>, Vec<u8>)> {
+/// Appends the key and the value of a row, if it has a key, and gives where the key ends.
+pub(crate) fn write_pair(
+    query: &Query,
+    columns: &[Option<&str>],
+    out: &mut Vec<u8>,
+) -> Option<usize> {
     let mapping = &query.ready.mapping;
     with_cells(columns, |cells| {
-        if mapping.keeps(cells) != Ok(true) {
+        if mapping.keeps(cells) != Ok(true) || !mapping.write_key(cells, out) {
             return None;
         }
-        let key = mapping.key(cells)?;
-        match mapping.value(cells) {
-            Value::Known(value) => Some((key, value)),
-            // No cell of a query is left out.
-            _ => None,
-        }
+        let key_end = out.len();
+        // No cell of a query is left out.
+        mapping.write_value(cells, out).then_some(key_end)
     })
+}
+
+/// The key and the value of a row, in `room`, if it has a key.
+pub(crate) fn pair_of<'a>(
+    query: &Query,
+    columns: &[Option<&str>],
+    room: &'a mut Vec<u8>,
+) -> Option<(&'a [u8], &'a [u8])> {
+    room.clear();
+    let key_end = write_pair(query, columns, room)?;
+    room.split_at_checked(key_end)
 }
 
 /// The pairs of a load, as its rows come.
@@ -59,24 +72,24 @@ pub(crate) struct Pairs<'a> {
     query: &'a Query,
     bytes_max: usize,
     bytes: usize,
-    pub(crate) pairs: KeyValues,
+    pub(crate) pairs: PackedPairs,
 }
 
 impl<'a> Pairs<'a> {
     pub(crate) fn new(query: &'a Query, bytes_max: usize) -> Self {
-        Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
+        Self { query, bytes_max, bytes: 0, pairs: PackedPairs::default() }
     }
 
     /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
-    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> bool {
+    pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
         if self.is_too_much() {
             return false;
         }
-        if self.query.range.contains(&key) {
+        if self.query.range.contains(key) {
             self.bytes += key.len() + value.len();
-            self.pairs.push((key, value));
+            self.pairs.push(key, value);
             if self.is_too_much() {
-                self.pairs = Vec::new();
+                self.pairs = PackedPairs::default();
             }
         }
         !self.is_too_much()
@@ -90,7 +103,7 @@ impl<'a> Pairs<'a> {
     ///
     /// # Errors
     /// They are too many.
-    pub(crate) fn end(self) -> Result<KeyValues, Error> {
+    pub(crate) fn end(self) -> Result<PackedPairs, Error> {
         if self.is_too_much() {
             let message =
                 format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
@@ -171,16 +184,17 @@ fn load_page(
             true
         }
         Come::Row(at, columns) if at == rows_at => {
-            let pair = pair_of(query, columns);
-            let length = pair.as_ref().map_or(0, |(key, value)| key.len() + value.len());
-            cut = !rows.pairs.is_empty()
+            let is_first = rows.pairs.is_empty();
+            let length = rows.begin(columns);
+            cut = !is_first
                 && (held.is_full(length) || bytes + length > PAGE_BYTES_MAX.min(bytes_max));
             if cut {
+                rows.give_up();
                 return false;
             }
             full = held.add(length).err();
             bytes += length;
-            rows.take(columns, pair);
+            rows.take(columns);
             full.is_none() && bytes <= bytes_max
         }
         Come::Pause if !altered && bytes - bytes_told >= PART_BYTES => {
@@ -188,9 +202,8 @@ fn load_page(
                 && let Some((pairs, known)) = rows.take_part()
             {
                 bytes_told = bytes;
-                let (snapshot, known) = (snapshot.clone(), Some(known));
-                let found = Found { snapshot, horizon: *horizon, pairs, known, _held: None };
-                wanted = alone.tell(found);
+                wanted = alone.found((snapshot, *horizon), pairs, known);
+                shared.pass_on();
             }
             wanted
         }
@@ -198,7 +211,10 @@ fn load_page(
     });
     if !wanted {
         connection.abandon();
-        return Err(Error { message: "the load was begun again".to_owned(), code: UNWANTED.to_owned() });
+        return Err(Error {
+            message: "the load was begun again".to_owned(),
+            code: UNWANTED.to_owned(),
+        });
     }
     if let Err(mut error) = done
         && !cut
@@ -226,6 +242,10 @@ fn load_page(
     }
     let (snapshot, horizon) =
         seen.ok_or_else(|| Error::broken("the database does not say what its query saw"))?;
+    if let Some((pairs, known)) = rows.take_part() {
+        bytes_told = bytes;
+        alone.found((&snapshot, horizon), pairs, known);
+    }
     let found = rows.end(cut).map(|(pairs, known)| {
         let _held = Some(Arc::new(held));
         Found { snapshot, horizon, pairs, known, _held }
@@ -240,11 +260,16 @@ fn load_page(
 }
 
 impl Alone<'_> {
-    /// Tells of rows that have come, while others are on their way; whether those are wanted.
-    fn tell(&self, found: Found) -> bool {
-        let is_wanted = self.shared.lock().found_part(self.fetch, self.query.attempt, found);
-        self.shared.pass_on();
-        is_wanted
+    /// Has rows be told of that have come, and up to where they are all there are; whether others are wanted.
+    fn found(
+        &self,
+        (snapshot, horizon): (&Snapshot, u64),
+        pairs: PackedPairs,
+        known: KeyRange,
+    ) -> bool {
+        let found =
+            Found { snapshot: snapshot.clone(), horizon, pairs, known: Some(known), _held: None };
+        self.shared.lock().found_part(self.fetch, self.query.attempt, found)
     }
 }
 
@@ -272,6 +297,7 @@ pub(crate) fn load_all(
     let (mut snapshot, mut horizon) = (None, None);
     let (mut altered, mut full) = (false, None);
     let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
+    let mut room = Vec::new();
     let done = connection.query_while(&sql, |come| match come {
         Come::Row(2, [Some(seen), Some(at), signature]) => {
             snapshot = Snapshot::parse(seen);
@@ -280,7 +306,7 @@ pub(crate) fn load_all(
             true
         }
         Come::Row(3, columns) => {
-            if let Some((key, value)) = pair_of(first, columns)
+            if let Some((key, value)) = pair_of(first, columns, &mut room)
                 && let Some((last, others)) = pairs.split_last_mut()
             {
                 if let Err(why) = held.add(key.len() + value.len()) {
@@ -289,7 +315,7 @@ pub(crate) fn load_all(
                 }
                 let mut some = false;
                 for pairs in others {
-                    some |= pairs.take(key.clone(), value.clone());
+                    some |= pairs.take(key, value);
                 }
                 return last.take(key, value) || some;
             }

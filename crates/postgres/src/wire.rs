@@ -344,11 +344,7 @@ impl Connection {
         done
     }
 
-    fn answers(
-        &mut self,
-        sql: &str,
-        come: &mut dyn FnMut(Come<'_>) -> bool,
-    ) -> Result<(), Error> {
+    fn answers(&mut self, sql: &str, come: &mut dyn FnMut(Come<'_>) -> bool) -> Result<(), Error> {
         let unwanted = || Err(Error::broken("the answer is not wanted any more"));
         frontend::query(sql, &mut self.out)?;
         self.flush()?;

@@ -132,6 +132,7 @@ impl ScriptedSource {
         let first = OpenLoad { range: known.clone(), ..load.clone() };
         let Loaded { position, pairs, .. } = self.answer(&first, position);
         load.range.first = next;
+        let pairs = pairs.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
         Some(LoadedPart { position, pairs, known })
     }
 

@@ -244,6 +244,7 @@ impl Source {
         let whole = load.portion.rows.is_none() && !load.portion.reverse;
         let Loaded { position, pairs, known } = self.show(load, self.told, rows);
         let known = known.filter(|_| whole)?;
+        let pairs = pairs.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
         Some(LoadedPart { position, pairs, known })
     }
 

@@ -5,7 +5,7 @@
 
 use super::data::{Answer, Load};
 use crate::engine::Engine;
-use headwater_base::source::{FetchId, Loaded, LoadedPart, Portion};
+use headwater_base::source::{FetchId, LoadedPart, Portion};
 
 impl Engine {
     /// A part of the answer to [`Effect::Load`](crate::Effect::Load): the first keys of what is left of its range, up to where
@@ -23,7 +23,7 @@ impl Engine {
             data.under_way.insert(&range, load);
             return waits.file(fetch, part, &range.first);
         };
-        let answer = Answer::from(Loaded { position, pairs, known: None });
+        let answer = Answer::part(position, pairs);
         let bytes_before = load.portion.bytes_before + answer.bytes();
         let left = Load::new(fetch, load.asked_at, Portion { bytes_before, ..load.portion });
         let left = left.after(load.answers).with_changes(load.cut_changes(&rest.first));

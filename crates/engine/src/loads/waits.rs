@@ -81,8 +81,7 @@ impl Waits {
         let fetch = FetchId(self.next_fetch);
         self.next_fetch += 1;
         let tickets = self.by_fetch.get(&load).into_iter().flatten().copied();
-        let waiting: Vec<_> =
-            tickets.filter(|ticket| self.waiting.contains_key(ticket)).collect();
+        let waiting: Vec<_> = tickets.filter(|ticket| self.waiting.contains_key(ticket)).collect();
         for ticket in &waiting {
             self.waiting.get_mut(ticket).map(|lacking| lacking.insert(fetch));
         }

@@ -7,7 +7,7 @@
 
 use super::ShardService;
 use headwater_base::KeyRange;
-use headwater_base::source::{FetchId, Loaded, LoadedPart, Pair, Portion};
+use headwater_base::source::{FetchId, Loaded, LoadedPart, Portion};
 use headwater_engine::Engine;
 use std::collections::VecDeque;
 
@@ -37,23 +37,29 @@ pub(super) struct LateLoad {
 }
 
 impl Brought {
-    fn pairs(&self) -> &[Pair] {
-        match self {
-            Self::Part(LoadedPart { pairs, .. }) | Self::Answer(Ok(Loaded { pairs, .. })) => pairs,
-            Self::Answer(Err(_)) => &[],
-        }
-    }
-
     fn is_failure(&self) -> bool {
         matches!(self, Self::Answer(Err(_)))
     }
 
     /// What it will take here, of its pairs those whose keys are own ones; of a large one, about so much: it must not take long to know.
     fn bytes(&self, engine: &Engine) -> usize {
-        let pairs = self.pairs();
-        let step = pairs.len() / PAIRS_LOOKED_AT + 1;
-        let looked_at = pairs.iter().step_by(step).filter(|pair| engine.owns(&pair.key));
-        step * looked_at.map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES).sum::<usize>()
+        let of = |key: &[u8], value: &[u8]| match engine.owns(key) {
+            true => key.len() + value.len() + PAIR_BYTES,
+            false => 0,
+        };
+        let step = |count: usize| count / PAIRS_LOOKED_AT + 1;
+        match self {
+            Self::Part(LoadedPart { pairs, .. }) => {
+                let step = step(pairs.len());
+                step * pairs.iter().step_by(step).map(|(key, value)| of(key, value)).sum::<usize>()
+            }
+            Self::Answer(Ok(Loaded { pairs, .. })) => {
+                let step = step(pairs.len());
+                let looked_at = pairs.iter().step_by(step);
+                step * looked_at.map(|pair| of(&pair.key, &pair.value)).sum::<usize>()
+            }
+            Self::Answer(Err(_)) => 0,
+        }
     }
 }
 

@@ -204,9 +204,8 @@ impl Sink for Outlets {
                 }
                 self.to(shard, News::Loaded { fetch: FetchId(fetch), answer })
             }
-            News::LoadedPart { fetch, mut part } => {
+            News::LoadedPart { fetch, part } => {
                 let (shard, fetch) = of_one(fetch.0);
-                part.pairs.sort_by(|one, next| one.key.cmp(&next.key));
                 self.to(shard, News::LoadedPart { fetch: FetchId(fetch), part })
             }
             News::Declared { request, answer } => {

@@ -433,7 +433,11 @@ impl Hub {
 
     /// A part of what was asked for has come: the load is of what is left from now on. Gives that, if it was asked for here, and whether it is still
     /// waited for.
-    pub(crate) fn take_part(&mut self, fetch: FetchId, part: &KeyRange) -> Option<(KeyRange, bool)> {
+    pub(crate) fn take_part(
+        &mut self,
+        fetch: FetchId,
+        part: &KeyRange,
+    ) -> Option<(KeyRange, bool)> {
         let (_, range) = self.loads.get_mut(&fetch)?;
         if let [rest] = &range.without(part)[..] {
             *range = rest.clone();

@@ -352,7 +352,8 @@ fn what_is_known_of_a_source_is_told() {
 
 fn some(text: &str, first: &str, last: &str, position: u64) -> LoadedPart {
     let known = KeyRange::new(first.as_bytes(), last.as_bytes());
-    LoadedPart { position: Position(position), pairs: vec![pair(first, text)], known }
+    let pairs = [(first.as_bytes(), text.as_bytes())].into_iter().collect();
+    LoadedPart { position: Position(position), pairs, known }
 }
 
 #[test]
