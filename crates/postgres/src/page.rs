@@ -16,7 +16,8 @@
 
 use crate::loads::Query;
 use crate::mapping::{Cell, Mapping, quoted_name};
-use crate::query::{restricted, rows_sql, write_pair};
+use crate::prepared::parametrized;
+use crate::query::{restricted, rows_sql, rows_where, write_pair};
 use crate::range::{condition, fixed_columns};
 use crate::text::Kind;
 use headwater_base::{KeyRange, PackedPairs};
@@ -106,16 +107,9 @@ impl Page {
 
     /// The statement for its rows; before it perhaps another one, which says whether some text begins with the first row's and is longer.
     pub(crate) fn sql(&self, query: &Query) -> String {
-        let mapping = &query.ready.mapping;
-        let fixed = mapping.kinds.len() - self.order.len();
         let mut sql = rows_sql(&[query]);
-        for column in &mapping.columns[fixed..mapping.kinds.len()] {
-            // Rows without a key would come first, or last.
-            sql.push_str(&format!(" AND {} IS NOT NULL", quoted_name(&column.name)));
-        }
-        let way = if self.reverse { " DESC" } else { "" };
-        let order: Vec<_> = self.order.iter().map(|term| format!("{term}{way}")).collect();
-        sql.push_str(&format!(" ORDER BY {} LIMIT {}", order.join(", "), self.rows));
+        self.sort(query, &mut sql);
+        let mapping = &query.ready.mapping;
         if let Edge::Below(at) = self.edge {
             let name = quoted_name(&mapping.columns[at].name);
             let wanted = condition(mapping, &query.range).unwrap_or_else(|| "false".to_owned());
@@ -128,6 +122,32 @@ impl Page {
             );
         }
         sql
+    }
+
+    /// The statement for its rows and the values of its parameters, where it is one that serves other ranges as well.
+    pub(crate) fn prepared(&self, query: &Query) -> Option<(String, Vec<String>)> {
+        // What a limited read asks for differs each time.
+        if self.edge != Edge::Last || query.portion.rows.is_some() {
+            return None;
+        }
+        let mapping = &query.ready.mapping;
+        let (wanted, values) = parametrized(&condition(mapping, &query.range)?);
+        let mut sql = rows_where(mapping, format!("({wanted})"));
+        self.sort(query, &mut sql);
+        Some((sql, values))
+    }
+
+    /// Has the rows of a statement come in order, so many at most.
+    fn sort(&self, query: &Query, sql: &mut String) {
+        let mapping = &query.ready.mapping;
+        let fixed = mapping.kinds.len() - self.order.len();
+        for column in &mapping.columns[fixed..mapping.kinds.len()] {
+            // Rows without a key would come first, or last.
+            sql.push_str(&format!(" AND {} IS NOT NULL", quoted_name(&column.name)));
+        }
+        let way = if self.reverse { " DESC" } else { "" };
+        let order: Vec<_> = self.order.iter().map(|term| format!("{term}{way}")).collect();
+        sql.push_str(&format!(" ORDER BY {} LIMIT {}", order.join(", "), self.rows));
     }
 }
 
@@ -280,7 +300,8 @@ const PAGE_BYTES: u64 = 4 << 20;
 pub(crate) fn page_rows(row_bytes: u64) -> u64 {
     match row_bytes {
         0 => 4096,
-        bytes => (PAGE_BYTES / bytes).clamp(16, 16_384),
+        // A power of two, so that few statements differ in it.
+        bytes => 1 << (PAGE_BYTES / bytes).clamp(16, 16_384).ilog2(),
     }
 }
 

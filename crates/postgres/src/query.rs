@@ -7,6 +7,7 @@ use crate::catalog::refusal;
 use crate::loads::{Found, Query};
 use crate::mapping::{Mapping, quoted_name};
 use crate::page::{PAGE_BYTES_MAX, Page, PageRows, pages, with_cells};
+use crate::prepared::{OUTDATED_CODE, Statement};
 use crate::range::condition;
 use crate::room::{Full, Held};
 use crate::signature::COMPARED_AGAIN;
@@ -26,6 +27,11 @@ pub(crate) fn rows_sql(queries: &[&Query]) -> String {
     let wanted = queries.iter().filter_map(|query| condition(mapping, &query.range));
     let wanted: Vec<_> = wanted.map(|condition| format!("({condition})")).collect();
     let wanted = if wanted.is_empty() { "false".to_owned() } else { wanted.join(" OR ") };
+    rows_where(mapping, wanted)
+}
+
+/// The statement that gives the rows of a table for which a condition holds.
+pub(crate) fn rows_where(mapping: &Mapping, wanted: String) -> String {
     let names: Vec<_> = mapping.columns.iter().map(|column| quoted_name(&column.name)).collect();
     let wanted = restricted(mapping, wanted);
     format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
@@ -167,13 +173,12 @@ fn load_page(
     let Alone { shared, query, looks, .. } = *alone;
     let bytes_max = shared.settings.load_bytes_max;
     let signature = if looks { &*query.ready.signature_sql } else { "NULL" };
-    let sql = opening(query, signature, &page.sql(query));
     let (mut seen, mut altered) = (None, false);
     let (mut bytes, mut cut, mut full) = (0, false, None);
     let mut rows = PageRows::new(page, query);
     let (mut bytes_told, mut wanted) = (0, true);
     let rows_at = 3 + page.rows_at();
-    let done = connection.query_while(&sql, |come| match come {
+    let come = |come: Come<'_>| match come {
         Come::Row(2, [Some(snapshot), Some(at), signature]) => {
             seen = Snapshot::parse(snapshot).zip(position_of(at));
             altered = looks && *signature != Some(&*query.ready.signature);
@@ -208,7 +213,16 @@ fn load_page(
             wanted
         }
         _ => true,
-    });
+    };
+    let done = match page.prepared(query).filter(|_| connection.prepares()) {
+        Some((rows, parameters)) => {
+            let [begin, lock, look, end] = around(query, signature);
+            let rows = Statement { sql: &rows, parameters: &parameters };
+            let all = [(&*begin).into(), (&*lock).into(), (&*look).into(), rows, (&*end).into()];
+            connection.query_prepared_while(&all, come)
+        }
+        None => connection.query_while(&opening(query, signature, &page.sql(query)), come),
+    };
     if !wanted {
         connection.abandon();
         return Err(Error {
@@ -229,7 +243,10 @@ fn load_page(
             return Err(error);
         }
         if !error.is_broken() {
-            connection.query("ROLLBACK", |_, _| {})?;
+            connection.query("ROLLBACK; DEALLOCATE ALL", |_, _| {})?;
+        }
+        if error.code == OUTDATED_CODE {
+            error.code = ALTERED_CODE.to_owned();
         }
         return Err(error);
     }
@@ -275,11 +292,18 @@ impl Alone<'_> {
 
 /// The statements of a load: `rows` gives its rows, behind what says what they see.
 fn opening(query: &Query, signature: &str, rows: &str) -> String {
-    format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; \
-         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), {signature}; {rows}; COMMIT",
-        query.ready.mapping.table,
-    )
+    let [begin, lock, look, end] = around(query, signature);
+    [&begin, &lock, &look, rows, &end].join("; ")
+}
+
+/// The statements before the rows of a load, and the one behind.
+fn around(query: &Query, signature: &str) -> [String; 4] {
+    [
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
+        format!("LOCK TABLE {} IN ACCESS SHARE MODE", query.ready.mapping.table),
+        format!("SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), {signature}"),
+        "COMMIT".to_owned(),
+    ]
 }
 
 /// Asks for the rows of loads of one table, in one snapshot. `looks`: whether to look at the table's signature there.

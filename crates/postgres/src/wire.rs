@@ -4,6 +4,7 @@
 //! It blocks, up to the patience of the call. All of its sessions print values alike (K2 in [`crate::mapping`]): dates in
 //! ISO form, times in UTC, numbers with all of their digits.
 
+use crate::prepared::Prepared;
 use crate::socket::{Socket, Stream};
 use crate::tls;
 use crate::url::{Encryption, Target};
@@ -108,6 +109,8 @@ pub struct Connection {
     message_bytes_max: usize,
     /// What is on its way is not wanted any more.
     abandoned: bool,
+    /// What has been prepared here.
+    pub(crate) prepared: Prepared,
 }
 
 /// What comes of a query.
@@ -212,6 +215,7 @@ impl Connection {
             out: BytesMut::new(),
             patience: target.patience,
             abandoned: false,
+            prepared: Prepared::default(),
             notified: false,
             process: 0,
             standby: false,
@@ -338,16 +342,28 @@ impl Connection {
         sql: &str,
         mut come: impl FnMut(Come<'_>) -> bool,
     ) -> Result<(), Error> {
+        frontend::query(sql, &mut self.out)?;
+        self.answers(1, &mut come)
+    }
+
+    /// Sends what was written, and reads the answer, in which the server is ready so many times.
+    pub(crate) fn answers(
+        &mut self,
+        ready: usize,
+        come: &mut dyn FnMut(Come<'_>) -> bool,
+    ) -> Result<(), Error> {
         self.ends = Some(Instant::now() + self.patience * PATIENCES);
-        let done = self.answers(sql, &mut come);
+        let done = self.flush().and_then(|()| self.answers_within(ready, come));
         self.ends = None;
         done
     }
 
-    fn answers(&mut self, sql: &str, come: &mut dyn FnMut(Come<'_>) -> bool) -> Result<(), Error> {
+    fn answers_within(
+        &mut self,
+        mut ready: usize,
+        come: &mut dyn FnMut(Come<'_>) -> bool,
+    ) -> Result<(), Error> {
         let unwanted = || Err(Error::broken("the answer is not wanted any more"));
-        frontend::query(sql, &mut self.out)?;
-        self.flush()?;
         let (mut statement, mut failed) = (0, None);
         // Each row's columns take the place of those before.
         let mut columns = Vec::new();
@@ -384,10 +400,15 @@ impl Connection {
                     if error.is_broken() {
                         return Err(error);
                     }
-                    failed = Some(error);
+                    failed.get_or_insert(error);
                 }
                 b'A' => self.notified = true,
-                b'Z' => return failed.map_or(Ok(()), Err),
+                b'Z' => {
+                    ready -= 1;
+                    if ready == 0 {
+                        return failed.map_or(Ok(()), Err);
+                    }
+                }
                 b'G' | b'H' | b'W' => return Err(Error::broken("a copy begins out of turn")),
                 _ => {}
             }

@@ -170,8 +170,9 @@ impl Engine {
             data.ranges.append(range.clone(), here, data.seen);
         }
         let kept = self.base.is_kept(part.table);
+        let is_within = answer.is_within(count, range);
         answer.take(count, &mut |key, value, attributes| {
-            if range.contains(key) && (late.is_empty() || !late.contains_key(key)) {
+            if (is_within || range.contains(key)) && (late.is_empty() || !late.contains_key(key)) {
                 self.take_in_pair(part, kept, (key, value, attributes));
             }
         });

@@ -117,6 +117,14 @@ impl Answer {
         }
     }
 
+    /// Whether all of so many next pairs, which are in the order of their keys, lie in a range.
+    pub(super) fn is_within(&self, count: usize, range: &KeyRange) -> bool {
+        let is_there = |at| self.get(at).is_none_or(|(key, _)| range.contains(key));
+        matches!(self.pairs, AnswerPairs::Packed(..))
+            && is_there(0)
+            && count.checked_sub(1).is_none_or(is_there)
+    }
+
     /// Takes the next pairs.
     pub(super) fn take(&mut self, count: usize, each: &mut dyn FnMut(&[u8], &[u8], Attributes)) {
         match &mut self.pairs {
