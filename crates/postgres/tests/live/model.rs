@@ -3,7 +3,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::source::{
-    FetchId, Health, Loaded, LoadedPart, News, Pair, Portion, Position, Sink, Source,
+    Attributes, FetchId, Health, Loaded, LoadedPart, News, Pair, Portion, Position, Sink, Source,
 };
 use headwater_postgres::Postgres;
 use std::collections::BTreeMap;
@@ -123,6 +123,15 @@ impl Model {
         };
         self.loading.insert(fetch, (rest.clone(), asked_at));
         self.parts_told += 1;
+        if !pairs.iter().map(|(key, _)| key).is_sorted() {
+            return Err(format!("the keys of {known:?} are in no order"));
+        }
+        let pair = |(key, value): (&[u8], &[u8])| Pair {
+            key: key.to_vec(),
+            value: value.to_vec(),
+            attributes: Attributes::default(),
+        };
+        let pairs = pairs.iter().map(pair).collect();
         let known = self.behind_parts(known.clone(), (position, asked_at, pairs))?;
         self.parts.push(known);
         Ok(())
