@@ -56,25 +56,6 @@ fn rows_are_told_of_before_the_last_has_come() {
 }
 
 #[test]
-fn a_load_that_is_cut_off_keeps_what_has_come() {
-    let Some(server) = server() else { return };
-    let (mut source, stand) = connect(&server.url(), &[("load-bytes-max", "100000")]);
-    stand.wait_up();
-    stand.declare(&mut source, b"i|", &WORDS).unwrap();
-    let range = KeyRange::prefix(b"i|ann|");
-    let failed = stand.load_portion(&mut source, &range, Default::default()).err().unwrap();
-    assert!(failed.contains("load-bytes-max"), "{failed}");
-    let known = stand.known_of(&range);
-    let [known] = &known[..] else { panic!("{known:?}") };
-    let there = stand.lock().of(&range).len();
-    assert!(known.first == range.first && there > 100 && there < ROWS, "{known:?} {there}");
-    // And is followed.
-    server.run("UPDATE items SET v = 'v2' WHERE id = 3");
-    stand.catch_up(&mut source);
-    assert_eq!(stand.lock().keys[&b"i|ann|0000000003"[..]], b"v2");
-}
-
-#[test]
 fn parts_and_changes_make_one_history() {
     let Some(server) = server() else { return };
     let (mut source, stand) = connect(&server.url(), &[]);
