@@ -15,8 +15,10 @@
 //!   it says [`News::Reset`]: what was loaded of that range is not to be believed any more.
 //! - Q5. An answer may be of a part of the range ([`Loaded::known`]): some keys from its beginning on, or up to its end where it was asked for
 //!   from there. Q2 and Q3 hold of that part; the rest is not followed for this load.
+//! - Q6. Before its answer a load may have brought parts ([`News::LoadedPart`]), each from where the one before ended. Q2 and Q3 hold of each part
+//!   as of its own position. The answer is then of what is left, and so is a failure: parts that were told stay.
 
-use crate::{KeyRange, Millis};
+use crate::{KeyRange, Millis, PackedPairs};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -71,6 +73,17 @@ pub struct Loaded {
     pub known: Option<KeyRange>,
 }
 
+/// What a source has delivered of a load before the rest (Q6).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadedPart {
+    /// Where the source stood; changes up to here are in `pairs`.
+    pub position: Position,
+    /// Every key of the part with its value, in ascending order.
+    pub pairs: PackedPairs,
+    /// The part of the range: it begins where what is left of that begins, and ends before it.
+    pub known: KeyRange,
+}
+
 /// A change of one key at a source: its new value, or `None` where it was removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
@@ -98,6 +111,13 @@ pub enum News {
         fetch: FetchId,
         /// Its pairs, or a sentence that says what went wrong.
         answer: Result<Loaded, String>,
+    },
+    /// The first keys of what is left of a load's range, whose query goes on (Q6).
+    LoadedPart {
+        /// Which load.
+        fetch: FetchId,
+        /// Its pairs.
+        part: LoadedPart,
     },
     /// One transaction: the source stands at `position` now. With no changes, it has only
     /// come so far: nothing that concerns anybody has happened up to there.

@@ -49,6 +49,12 @@ struct Fan {
 impl Engine {
     /// Applies a change to all that reads the key's table. The caller keeps the references.
     pub(crate) fn notify(&mut self, table: TableId, key: &[u8], change: Change) {
+        if !self.views.listens(table) {
+            if let Some(role) = self.views.catalog.role_mut(table) {
+                role.changes += 1;
+            }
+            return;
+        }
         self.views.writing = true;
         let alone = self.begin_calls();
         self.apply_change(table, key, change);

@@ -6,6 +6,8 @@ use crate::catalog::Fold;
 use crate::cells::Change;
 use crate::engine::Engine;
 use crate::maintain::Changed;
+use crate::relate::FEW;
+use crate::updaters::Reader;
 use crate::views::Views;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -164,5 +166,14 @@ impl Views {
     #[inline]
     pub(crate) fn has_readers(&self, table: TableId) -> bool {
         self.catalog.role(table).is_some_and(|role| !role.readers.is_empty())
+    }
+
+    /// Whether something that reads the table may have to be told of its changes: some reader has updaters, or there are too many to ask each.
+    #[inline]
+    pub(crate) fn listens(&self, table: TableId) -> bool {
+        let Some(role) = self.catalog.role(table) else { return false };
+        let is_told =
+            |reader: &Reader| self.catalog.join(reader.join).depths[reader.source as usize] != 0;
+        role.readers.len() > FEW || role.readers.iter().any(is_told)
     }
 }

@@ -1,6 +1,6 @@
 //! Answers of sources that are taken in slices: what comes between, and what ends them.
 
-use headwater_base::source::Attributes;
+use headwater_base::source::{Attributes, LoadedPart};
 use headwater_base::{KeyRange, Placement, Shard};
 use headwater_engine::{
     Change, Effect, Engine, FetchId, Loaded, Pair, Portion, Position, RangeOptions, Settings, Stop,
@@ -272,4 +272,117 @@ fn a_part_that_holds_nothing_is_no_answer() {
         matches!(&effects[..], [Effect::Fail { ticket: failed, .. }] if *failed == ticket),
         "{effects:?}"
     );
+}
+
+/// A part of an answer whose rest follows: these numbers, and up to where they are all there are.
+fn before(numbers: std::ops::Range<u32>) -> LoadedPart {
+    let first = if numbers.start == 0 { all().first } else { key(numbers.start) };
+    let known = KeyRange { first, last: key(numbers.end) };
+    let Loaded { position, pairs, .. } = part(numbers.clone(), (numbers.start, numbers.end));
+    let pairs = pairs.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
+    LoadedPart { position, pairs, known }
+}
+
+#[test]
+fn rows_are_here_before_the_rest_has_come() {
+    let mut engine = sourced();
+    let ticket = read(&mut engine).unwrap_err();
+    let (fetch, ..) = asked(&mut engine)[0].clone();
+    engine.loaded_part(fetch, before(0..3));
+    engine.check_invariants();
+    assert_eq!(
+        engine.take_effects(),
+        [],
+        "nobody is woken before all is there, and nothing is asked"
+    );
+    assert_eq!(read_some(&mut engine, 3, false), Ok(3));
+    // A change of a row that is here, and one of a row that is on its way.
+    let change = |number, value: &str| Change { key: key(number), value: Some(value.into()) };
+    engine.changed("db", Position(7), &[change(1, "one"), change(5, "five"), change(8, "old")]);
+    engine.loaded_part(fetch, before(3..6));
+    engine.check_invariants();
+    let rest = LoadedPart { position: Position(8), ..before(6..9) };
+    engine.loaded_part(fetch, rest);
+    engine.loaded(fetch, Ok(Loaded { known: None, ..part(9..10, (9, ROWS)) }));
+    assert!(engine.take_effects().contains(&Effect::Wake(ticket)));
+    let pairs = read(&mut engine).unwrap();
+    assert_eq!(pairs.len(), 10);
+    let value = |number: usize| String::from_utf8_lossy(&pairs[number].1).into_owned();
+    assert_eq!((value(1), value(5)), ("one".to_owned(), "five".to_owned()));
+    assert_ne!(value(8), "old", "its part is later than the change");
+    engine.check_invariants();
+}
+
+#[test]
+fn what_has_come_stays_when_the_rest_fails() {
+    let mut engine = sourced();
+    let ticket = read(&mut engine).unwrap_err();
+    let (fetch, ..) = asked(&mut engine)[0].clone();
+    engine.loaded_part(fetch, before(0..4));
+    engine.loaded(fetch, Err("cut off".to_owned()));
+    let failed = engine.take_effects();
+    assert!(
+        matches!(&failed[..], [Effect::Fail { ticket: failed, .. }] if *failed == ticket),
+        "{failed:?}"
+    );
+    assert!(read(&mut engine).is_err());
+    let [(_, range, portion)] = &asked(&mut engine)[..] else { panic!() };
+    assert_eq!((&range.first, portion.bytes_before), (&key(4), 0));
+    // A part of a load that has ended says nothing.
+    engine.loaded_part(fetch, before(4..6));
+    engine.check_invariants();
+    assert!(read_some(&mut engine, 5, false).is_err());
+}
+
+#[test]
+fn a_part_that_is_forgotten_is_asked_for_again_and_the_rest_is_not() {
+    let mut engine = sourced();
+    assert!(read(&mut engine).is_err());
+    let (fetch, ..) = asked(&mut engine)[0].clone();
+    engine.loaded_part(fetch, before(0..4));
+    engine.source_reset("db", &all());
+    let effects = engine.take_effects();
+    let gone = KeyRange { first: all().first, last: key(4) };
+    assert!(
+        matches!(&effects[..], [Effect::Unfollow { range, .. }] if *range == gone),
+        "{effects:?}"
+    );
+    engine.loaded(fetch, Ok(Loaded { known: None, ..part(4..10, (4, ROWS)) }));
+    engine.check_invariants();
+    assert!(read(&mut engine).is_err());
+    let loads = asked(&mut engine);
+    let [(fetch, range, _)] = &loads[..] else { panic!("{loads:?}") };
+    assert_eq!(*range, gone);
+    engine.loaded(*fetch, Ok(Loaded { known: None, ..part(0..4, (0, 4)) }));
+    assert_eq!(read(&mut engine).map(|pairs| pairs.len()), Ok(10));
+}
+
+#[test]
+fn a_load_that_goes_on_counts_the_bytes_of_its_parts() {
+    let mut engine = sourced();
+    assert!(read(&mut engine).is_err());
+    let (fetch, ..) = asked(&mut engine)[0].clone();
+    engine.loaded_part(fetch, before(0..2));
+    engine.loaded(fetch, Ok(part(2..3, (2, 3))));
+    let loads = asked(&mut engine);
+    let [(_, range, portion)] = &loads[..] else { panic!("{loads:?}") };
+    assert_eq!((&range.first, portion.bytes_before), (&key(3), 3 * 12));
+}
+
+#[test]
+fn parts_are_taken_in_slices_as_answers_are() {
+    let (mut engine, ticket, fetch) = reading();
+    engine.loaded_part(fetch, before(0..5));
+    engine.check_invariants();
+    assert_eq!(engine.key_count(), 3);
+    change(&mut engine, 6, 4, Some("late"));
+    engine.loaded_part(fetch, LoadedPart { position: Position(6), ..before(5..9) });
+    change(&mut engine, 7, 9, Some("later"));
+    engine.loaded(fetch, Ok(Loaded { known: None, ..part(9..10, (9, ROWS)) }));
+    assert!(go_on(&mut engine) > 1);
+    assert_eq!(engine.take_effects(), [Effect::Wake(ticket)], "all of it is there");
+    let pairs = read(&mut engine).unwrap();
+    let changed: Vec<_> = pairs.iter().filter(|(_, value)| value != b"loaded").collect();
+    assert_eq!((pairs.len(), changed.len()), (10, 2));
+    assert_eq!((&*changed[0].1, &*changed[1].1), (&b"late"[..], &b"later"[..]));
 }

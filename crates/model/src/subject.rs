@@ -3,6 +3,7 @@
 use crate::functions::Doubles;
 use headwater_base::functions::Functions;
 use headwater_base::hash::Secret;
+use headwater_base::source::LoadedPart;
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, Follower, JoinInstalled,
@@ -308,6 +309,9 @@ pub trait Subject {
     }
     fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
         self.engine().loaded(fetch, answer);
+    }
+    fn loaded_part(&mut self, fetch: FetchId, part: LoadedPart) {
+        self.engine().loaded_part(fetch, part);
     }
     fn changed(&mut self, source: &str, position: Position, changes: &[Change]) {
         self.engine().changed(source, position, changes);

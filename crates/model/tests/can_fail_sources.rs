@@ -1,6 +1,7 @@
 //! The checks of histories with sources are checked, as in `can_fail.rs`: a subject that loads
 //! whole tables and is right passes; with one fault it is caught.
 
+use headwater_base::source::LoadedPart;
 use headwater_base::{KeyRange, Millis, table_of};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, Loaded,
@@ -313,6 +314,19 @@ impl Subject for Standin {
             self.waiting.truncate(1);
         }
         self.effects.extend(self.waiting.drain(..).map(Effect::Wake));
+    }
+    fn loaded_part(&mut self, fetch: FetchId, part: LoadedPart) {
+        for table in self.tables.values_mut() {
+            let State::Loading(of, asked, parts, _) = &mut table.state else { continue };
+            if *of != fetch {
+                continue;
+            }
+            asked.first.clone_from(&part.known.last);
+            parts.push((part.known.clone(), part.position));
+            let pairs = part.pairs.iter();
+            let pairs = pairs.map(|(key, value)| (key.to_vec(), (value.to_vec(), None)));
+            self.oracle.base.extend(pairs);
+        }
     }
     fn changed(&mut self, source: &str, position: Position, changes: &[Change]) {
         for change in changes {

@@ -36,6 +36,7 @@ mod login;
 mod password;
 pub mod path;
 mod pool;
+mod prepared;
 mod publication;
 mod query;
 mod queue;

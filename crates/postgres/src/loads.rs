@@ -1,12 +1,15 @@
 //! Loads: from being asked for to their answers. [`crate::state`] says how they are put together with the log.
 
 use crate::page::page_rows;
+use crate::pool::before_head;
 use crate::range;
 use crate::room::Held;
 use crate::snapshot::Snapshot;
 use crate::state::{Job, Ready, State, TableReadiness, Work};
-use headwater_base::KeyRange;
-use headwater_base::source::{Attributes, Change, FetchId, Health, Loaded, News, Pair, Portion};
+use headwater_base::source::{
+    Attributes, Change, FetchId, Health, Loaded, LoadedPart, News, Pair, Portion,
+};
+use headwater_base::{KeyRange, PackedPairs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,20 +35,24 @@ pub(crate) struct Load {
     /// Which declaration its query is of.
     generation: u64,
     begun: Instant,
+    /// How often its query was begun or given up.
+    attempt: u64,
+    /// What its query has given that was not told yet.
     found: Option<Found>,
+    /// Whether its query has come to its end.
+    is_all: bool,
+    /// Rows that were told, and their bytes.
+    told: (u64, u64),
     /// Why it has been begun again, if it was.
     trouble: Option<String>,
 }
 
-/// Keys with their values.
-pub(crate) type KeyValues = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// What a load's query gave.
+/// What a load's query gave, or a part of it.
 pub(crate) struct Found {
     pub(crate) snapshot: Snapshot,
     /// Where the log ended after the snapshot was taken.
     pub(crate) horizon: u64,
-    pub(crate) pairs: KeyValues,
+    pub(crate) pairs: PackedPairs,
     /// The part of the range that they are all of; `None`: all of it.
     pub(crate) known: Option<KeyRange>,
     /// The room that they and those of loads beside them take.
@@ -58,6 +65,8 @@ pub(crate) struct Query {
     pub(crate) ready: Arc<Ready>,
     pub(crate) range: KeyRange,
     pub(crate) portion: Portion,
+    /// Which query of its load it is.
+    pub(crate) attempt: u64,
     /// How many rows are asked for at once, where they can be asked for in the order of the keys.
     pub(crate) rows_max: u64,
 }
@@ -92,7 +101,10 @@ impl State {
             epoch: 0,
             generation: 0,
             begun: now,
+            attempt: 0,
             found: None,
+            is_all: false,
+            told: (0, 0),
             trouble: None,
         };
         self.watch.loads += 1;
@@ -162,8 +174,9 @@ impl State {
         load.epoch = self.epoch;
         load.generation = table.generation;
         load.begun = Instant::now();
-        let rows_max = page_rows(table.row_bytes);
-        Some(Query { ready, range: load.range.clone(), portion: load.portion, rows_max })
+        load.attempt += 1;
+        let (attempt, portion, rows_max) = (load.attempt, load.portion, page_rows(table.row_bytes));
+        Some(Query { ready, range: load.range.clone(), portion, attempt, rows_max })
     }
 
     /// A job's load begins, and with it those that wait and are as little served by an index: they read the same rows, and
@@ -208,12 +221,41 @@ impl State {
         (beside, queries)
     }
 
-    /// What a load's query gave. Tells the answer if the log has been read far enough.
-    pub(crate) fn found(&mut self, fetch: FetchId, found: Found) {
-        let Some(load) = self.loads.get_mut(&fetch) else { return };
-        self.near = self.near.max(found.snapshot.next);
-        load.found = Some(found);
+    /// What a load's query gave, or the rest of it where parts were told. Tells the answer if the log has been read far enough.
+    pub(crate) fn found(&mut self, fetch: FetchId, attempt: u64, found: Found) {
+        if self.gather(fetch, attempt, found, true) {
+            self.answer(fetch);
+        }
+    }
+
+    /// Rows that a load's query has given, up to where they are all there are, while it goes on (J6). Tells of them if the log has been read far enough;
+    /// whether the rest of the query is wanted.
+    pub(crate) fn found_part(&mut self, fetch: FetchId, attempt: u64, found: Found) -> bool {
+        if !self.gather(fetch, attempt, found, false) {
+            return false;
+        }
         self.answer(fetch);
+        self.loads.get(&fetch).is_some_and(|load| load.attempt == attempt)
+    }
+
+    /// Puts what a query gave to what it gave before; whether it is the load's query still.
+    fn gather(&mut self, fetch: FetchId, attempt: u64, found: Found, is_all: bool) -> bool {
+        let load = self.loads.get_mut(&fetch).filter(|load| load.attempt == attempt);
+        let Some(load) = load else { return false };
+        self.near = self.near.max(found.snapshot.next);
+        // The log may end within the head of a block, which is never told.
+        let horizon = before_head(found.horizon, self.watch.log_block_bytes);
+        let mut pairs = load.found.take().map(|before| before.pairs).unwrap_or_default();
+        let pairs = match pairs.is_empty() {
+            true => found.pairs,
+            false => {
+                pairs.append(&found.pairs);
+                pairs
+            }
+        };
+        load.found = Some(Found { horizon, pairs, ..found });
+        load.is_all = is_all;
+        true
     }
 
     /// Loads that wait for the log.
@@ -235,6 +277,8 @@ impl State {
     pub(crate) fn again(&mut self, fetch: FetchId, pause: Duration, trouble: &str) {
         let Some(load) = self.loads.get_mut(&fetch) else { return };
         load.found = None;
+        // Whatever its query still gives is not wanted.
+        load.attempt += 1;
         load.trouble = Some(trouble.to_owned());
         let (deadline, trouble) = (load.deadline, load.trouble.clone());
         self.watch.loads_again += 1;
@@ -250,7 +294,7 @@ impl State {
     }
 
     /// Answers a load with what was read at the position up to which changes were told.
-    pub(crate) fn answer_now(&mut self, fetch: FetchId, pairs: KeyValues) {
+    pub(crate) fn answer_now(&mut self, fetch: FetchId, pairs: PackedPairs) {
         let Some(load) = self.loads.get(&fetch) else { return };
         let generation = self.tables.get(&load.prefix).map(|table| table.generation);
         if generation != Some(load.generation) {
@@ -258,7 +302,7 @@ impl State {
         }
         let Some(load) = self.loads.remove(&fetch) else { return };
         self.watch.rows += pairs.len() as u64;
-        let pairs = with_changes(pairs, &load.range, &[]);
+        let pairs = single_with_changes(&pairs, &load.range, &[]);
         let answer = Ok(Loaded { position: self.position_at(self.position), pairs, known: None });
         self.tell(News::Loaded { fetch, answer });
     }
@@ -324,14 +368,38 @@ impl State {
         }
         let late: Vec<_> =
             self.recent.iter().filter(unseen).map(|recent| Arc::clone(&recent.changes)).collect();
-        let Some(Load { prefix, range, found: Some(found), .. }) = self.loads.remove(&fetch) else {
+        if load.is_all { self.tell_all(fetch, &late) } else { self.tell_part(fetch, &late) }
+    }
+
+    /// Tells of the rows of a load that have come, while others are on their way (J6).
+    fn tell_part(&mut self, fetch: FetchId, late: &[Arc<[Change]>]) {
+        let position = self.position_at(self.position);
+        let Some(load) = self.loads.get_mut(&fetch) else { return };
+        let known = load.found.as_ref().and_then(|found| found.known.as_ref());
+        let Some(known) = known.map(|known| known.intersection(&load.range)) else { return };
+        let rest = load.range.without(&known);
+        let ([rest], false) = (&rest[..], known.is_empty()) else { return };
+        let Some(found) = load.found.take() else { return };
+        load.range = rest.clone();
+        let bytes = found.pairs.bytes_from(0) as u64;
+        load.portion.bytes_before += bytes;
+        load.told = (load.told.0 + found.pairs.len() as u64, load.told.1 + bytes);
+        self.watch.rows += found.pairs.len() as u64;
+        let pairs = merged_with_changes(found.pairs, &known, late);
+        self.tell(News::LoadedPart { fetch, part: LoadedPart { position, pairs, known } });
+    }
+
+    /// Tells the answer of a load, or what is left of it.
+    fn tell_all(&mut self, fetch: FetchId, late: &[Arc<[Change]>]) {
+        let Some(Load { prefix, range, found: Some(found), told, .. }) = self.loads.remove(&fetch)
+        else {
             return;
         };
         let rows = found.pairs.len() as u64;
         self.watch.rows += rows;
         if let Some(table) = self.tables.get_mut(&prefix) {
-            let bytes = |(key, value): &(Vec<u8>, Vec<u8>)| (key.len() + value.len()) as u64;
-            if let Some(mean) = found.pairs.iter().map(bytes).sum::<u64>().checked_div(rows) {
+            let bytes = told.1 + found.pairs.bytes_from(0) as u64;
+            if let Some(mean) = bytes.checked_div(told.0 + rows) {
                 table.row_bytes = mean.max(1);
             }
             // Nobody is told of what the answer is not of.
@@ -339,12 +407,10 @@ impl State {
                 table.followed.remove(&rest);
             }
         }
-        let part = found.known.as_ref().unwrap_or(&range);
-        let answer = Ok(Loaded {
-            position: self.position_at(self.position),
-            pairs: with_changes(found.pairs, part, &late),
-            known: found.known,
-        });
+        let known = found.known.map(|known| known.intersection(&range));
+        let part = known.as_ref().unwrap_or(&range);
+        let pairs = single_with_changes(&found.pairs, part, late);
+        let answer = Ok(Loaded { position: self.position_at(self.position), pairs, known });
         self.forget_recent();
         self.tell(News::Loaded { fetch, answer });
     }
@@ -370,22 +436,79 @@ impl State {
     }
 }
 
-/// The pairs of a query with the changes of a range that it did not see.
-fn with_changes(pairs: KeyValues, range: &KeyRange, late: &[Arc<[Change]>]) -> Vec<Pair> {
-    let mut changed: BTreeMap<&[u8], Option<&Vec<u8>>> = BTreeMap::new();
-    for change in late.iter().flat_map(|changes| changes.iter()) {
-        if range.contains(&change.key) {
-            changed.insert(&change.key, change.value.as_ref());
+/// The last of the changes of each key of a range.
+fn changes_within<'a>(
+    range: &KeyRange,
+    late: &'a [Arc<[Change]>],
+) -> BTreeMap<&'a [u8], Option<&'a Vec<u8>>> {
+    let all = late.iter().flat_map(|changes| changes.iter());
+    let within = all.filter(|change| range.contains(&change.key));
+    within.map(|change| (&*change.key, change.value.as_ref())).collect()
+}
+
+/// The pairs of a query, each on its own, with the changes of a range that it did not see.
+fn single_with_changes(pairs: &PackedPairs, range: &KeyRange, late: &[Arc<[Change]>]) -> Vec<Pair> {
+    let changed = changes_within(range, late);
+    let pair = |(key, value): (&[u8], &[u8])| Pair {
+        key: key.to_vec(),
+        value: value.to_vec(),
+        attributes: Attributes::default(),
+    };
+    let kept = pairs.iter().filter(|(key, _)| !changed.contains_key(key));
+    let late = changed.iter().filter_map(|(key, value)| Some((*key, &***value.as_ref()?)));
+    kept.chain(late).map(pair).collect()
+}
+
+/// The pairs of a query that come in the order of their keys, with the changes of a range that it did not see in their places.
+fn merged_with_changes(
+    pairs: PackedPairs,
+    range: &KeyRange,
+    late: &[Arc<[Change]>],
+) -> PackedPairs {
+    let changed = changes_within(range, late);
+    if changed.is_empty() {
+        return pairs;
+    }
+    let mut all = PackedPairs::default();
+    let mut changed = changed.into_iter().peekable();
+    for (key, value) in pairs.iter() {
+        let mut is_changed = false;
+        while let Some((late, now)) = changed.next_if(|(late, _)| *late <= key) {
+            is_changed |= late == key;
+            now.into_iter().for_each(|now| all.push(late, now));
+        }
+        if !is_changed {
+            all.push(key, value);
         }
     }
-    let pair = |(key, value)| Pair { key, value, attributes: Attributes::default() };
-    if changed.is_empty() {
-        return pairs.into_iter().map(pair).collect();
-    }
-    let kept = pairs.into_iter().filter(|(key, _)| !changed.contains_key(&**key));
-    let mut all: Vec<_> = kept.map(pair).collect();
-    let late =
-        changed.iter().filter_map(|(key, value)| Some(pair((key.to_vec(), (*value)?.clone()))));
-    all.extend(late);
+    changed.filter_map(|(key, now)| Some((key, now?))).for_each(|(key, now)| all.push(key, now));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_take_the_place_of_what_a_query_saw() {
+        let change = |key: &str, value: Option<&str>| Change {
+            key: key.into(),
+            value: value.map(|value| value.into()),
+        };
+        let late: [Arc<[Change]>; 2] = [
+            [change("a", Some("1")), change("c", None), change("x", Some("beside"))].into(),
+            [change("a", Some("2")), change("d", Some("new")), change("e", None)].into(),
+        ];
+        let seen = [("b", "seen"), ("c", "seen"), ("e", "seen"), ("f", "seen")];
+        let pairs: PackedPairs =
+            seen.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
+        let range = KeyRange::new(b"a", b"g");
+        let expected = [("a", "2"), ("b", "seen"), ("d", "new"), ("f", "seen")];
+        let expected = expected.map(|(key, value)| (key.as_bytes(), value.as_bytes()));
+        let mut single = single_with_changes(&pairs, &range, &late);
+        single.sort_by(|one, next| one.key.cmp(&next.key));
+        assert!(single.iter().map(|pair| (&*pair.key, &*pair.value)).eq(expected));
+        assert!(merged_with_changes(pairs.clone(), &range, &late).iter().eq(expected));
+        assert_eq!(merged_with_changes(pairs.clone(), &range, &[]), pairs);
+    }
 }

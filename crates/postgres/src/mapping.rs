@@ -299,17 +299,38 @@ impl Mapping {
     #[must_use]
     pub fn key(&self, cells: &[Cell<'_>]) -> Option<Vec<u8>> {
         let mut key = Vec::with_capacity(self.prefix.len() + 32);
-        key.extend_from_slice(&self.prefix);
+        self.write_key(cells, &mut key).then_some(key)
+    }
+
+    /// Appends the key of a row, as [`Mapping::key`] gives it. Where it has none, gives `false`, and what was appended means nothing.
+    pub(crate) fn write_key(&self, cells: &[Cell<'_>], out: &mut Vec<u8>) -> bool {
+        let from = out.len();
+        out.extend_from_slice(&self.prefix);
         for (at, (kind, cell)) in self.kinds.iter().zip(cells).enumerate() {
             if at > 0 {
-                key.push(b'|');
+                out.push(b'|');
             }
-            let Cell::Text(printed) = cell else { return None };
-            if !kind.write(printed, &mut key) {
-                return None;
+            let Cell::Text(printed) = cell else { return false };
+            if !kind.write(printed, out) {
+                return false;
             }
         }
-        (key.len() <= self.key_bytes_max).then_some(key)
+        out.len() - from <= self.key_bytes_max
+    }
+
+    /// Appends the value of a row of which no cell is left out; whether there were none.
+    pub(crate) fn write_value(&self, cells: &[Cell<'_>], out: &mut Vec<u8>) -> bool {
+        let is_part = self.items.first().is_some_and(|item| item.path.is_some());
+        if let [Cell::Text(text)] = &cells[self.kinds.len()..][..self.values]
+            && !self.json
+            && !is_part
+        {
+            out.extend_from_slice(text.as_bytes());
+            return true;
+        }
+        let Value::Known(value) = self.value(cells) else { return false };
+        out.extend_from_slice(&value);
+        true
     }
 
     /// What is known of the value of a row with these cells, one for each column.

@@ -11,13 +11,16 @@
 //!
 //! # Invariants
 //! - P1. Keys that came in another order than is believed here have nothing be known: databases of odd encodings compare oddly.
+//! - P2. Where the order is beyond doubt, which is that of columns without texts, the keys up to any row are known as soon as the row has come, and are told
+//!   of while others are on their way. The last one is kept back, so that something is left for the end.
 
-use crate::loads::{KeyValues, Query};
+use crate::loads::Query;
 use crate::mapping::{Cell, Mapping, quoted_name};
-use crate::query::{restricted, rows_sql};
+use crate::prepared::parametrized;
+use crate::query::{restricted, rows_sql, rows_where, write_pair};
 use crate::range::{condition, fixed_columns};
 use crate::text::Kind;
-use headwater_base::KeyRange;
+use headwater_base::{KeyRange, PackedPairs};
 
 /// How the rows of a page are ordered, and what that says of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,6 +31,8 @@ pub(crate) struct Page {
     pub(crate) rows: u64,
     reverse: bool,
     edge: Edge,
+    /// Whether what has come is known before the rest has (P2).
+    streams: bool,
 }
 
 /// What is known behind the rows that came.
@@ -66,7 +71,8 @@ pub(crate) fn pages(query: &Query) -> Vec<Page> {
     let all_but_first = columns.clone().skip(1).all(|(at, (kind, _))| in_order(at, kind));
     let begins_with_text = matches!(kinds.first(), Some(Kind::Text { bytewise: true }));
     if !is_plain && begins_with_text && all_but_first && !reverse && query.ready.in_order {
-        pages.push(Page { order: names.clone(), rows, reverse, edge: Edge::Below(fixed) });
+        let edge = Edge::Below(fixed);
+        pages.push(Page { order: names.clone(), rows, reverse, edge, streams: false });
     }
     let whole = portion.rows.is_none();
     if whole && !(query.ready.in_order && is_plain) {
@@ -82,7 +88,9 @@ pub(crate) fn pages(query: &Query) -> Vec<Page> {
         Kind::Plain => format!("({name}::text || '|') COLLATE \"C\""),
         _ => name.clone(),
     });
-    let page = Page { order: order.collect(), rows, reverse, edge: Edge::Last };
+    let is_surely_ordered = |kind: &Kind| !matches!(kind, Kind::Text { .. } | Kind::Plain);
+    let streams = whole && !reverse && kinds.iter().all(is_surely_ordered);
+    let page = Page { order: order.collect(), rows, reverse, edge: Edge::Last, streams };
     pages.push(page.clone());
     if rows < query.rows_max {
         // Rows without a key, or beside the range, may be all that came.
@@ -99,16 +107,9 @@ impl Page {
 
     /// The statement for its rows; before it perhaps another one, which says whether some text begins with the first row's and is longer.
     pub(crate) fn sql(&self, query: &Query) -> String {
-        let mapping = &query.ready.mapping;
-        let fixed = mapping.kinds.len() - self.order.len();
         let mut sql = rows_sql(&[query]);
-        for column in &mapping.columns[fixed..mapping.kinds.len()] {
-            // Rows without a key would come first, or last.
-            sql.push_str(&format!(" AND {} IS NOT NULL", quoted_name(&column.name)));
-        }
-        let way = if self.reverse { " DESC" } else { "" };
-        let order: Vec<_> = self.order.iter().map(|term| format!("{term}{way}")).collect();
-        sql.push_str(&format!(" ORDER BY {} LIMIT {}", order.join(", "), self.rows));
+        self.sort(query, &mut sql);
+        let mapping = &query.ready.mapping;
         if let Edge::Below(at) = self.edge {
             let name = quoted_name(&mapping.columns[at].name);
             let wanted = condition(mapping, &query.range).unwrap_or_else(|| "false".to_owned());
@@ -122,13 +123,42 @@ impl Page {
         }
         sql
     }
+
+    /// The statement for its rows and the values of its parameters, where it is one that serves other ranges as well.
+    pub(crate) fn prepared(&self, query: &Query) -> Option<(String, Vec<String>)> {
+        // What a limited read asks for differs each time.
+        if self.edge != Edge::Last || query.portion.rows.is_some() {
+            return None;
+        }
+        let mapping = &query.ready.mapping;
+        let (wanted, values) = parametrized(&condition(mapping, &query.range)?);
+        let mut sql = rows_where(mapping, format!("({wanted})"));
+        self.sort(query, &mut sql);
+        Some((sql, values))
+    }
+
+    /// Has the rows of a statement come in order, so many at most.
+    fn sort(&self, query: &Query, sql: &mut String) {
+        let mapping = &query.ready.mapping;
+        let fixed = mapping.kinds.len() - self.order.len();
+        for column in &mapping.columns[fixed..mapping.kinds.len()] {
+            // Rows without a key would come first, or last.
+            sql.push_str(&format!(" AND {} IS NOT NULL", quoted_name(&column.name)));
+        }
+        let way = if self.reverse { " DESC" } else { "" };
+        let order: Vec<_> = self.order.iter().map(|term| format!("{term}{way}")).collect();
+        sql.push_str(&format!(" ORDER BY {} LIMIT {}", order.join(", "), self.rows));
+    }
 }
 
 /// The rows of a page as they come.
 pub(crate) struct PageRows<'a> {
     page: &'a Page,
     query: &'a Query,
-    pub(crate) pairs: KeyValues,
+    /// Those in the range; behind them the pair of a row that was begun.
+    pub(crate) pairs: PackedPairs,
+    /// Whether the row that was begun has a pair.
+    begun: bool,
     rows: u64,
     first: Option<String>,
     last: Option<String>,
@@ -145,7 +175,8 @@ impl<'a> PageRows<'a> {
         Self {
             page,
             query,
-            pairs: Vec::with_capacity(page.rows.min(1024) as usize),
+            pairs: PackedPairs::default(),
+            begun: false,
             rows: 0,
             first: None,
             last: None,
@@ -155,8 +186,22 @@ impl<'a> PageRows<'a> {
         }
     }
 
-    /// Takes a row.
-    pub(crate) fn take(&mut self, columns: &[Option<&str>], pair: Option<(Vec<u8>, Vec<u8>)>) {
+    /// Begins with a row, which is then taken or given up; how many bytes its key and value have.
+    pub(crate) fn begin(&mut self, columns: &[Option<&str>]) -> usize {
+        let before = self.pairs.bytes_from(0);
+        self.begun = self.pairs.push_with(|out| write_pair(self.query, columns, out));
+        self.pairs.bytes_from(0) - before
+    }
+
+    /// Gives up the row that was begun.
+    pub(crate) fn give_up(&mut self) {
+        if std::mem::take(&mut self.begun) {
+            self.pairs.pop();
+        }
+    }
+
+    /// Takes the row that was begun.
+    pub(crate) fn take(&mut self, columns: &[Option<&str>]) {
         self.rows += 1;
         if let Edge::Below(at) = self.page.edge {
             let text = columns.get(at).copied().flatten();
@@ -165,26 +210,45 @@ impl<'a> PageRows<'a> {
             }
             self.last = text.map(str::to_owned);
         }
-        let Some((key, value)) = pair else { return };
-        if let (Edge::Last, Some(last)) = (self.page.edge, self.last_key()) {
-            self.is_ordered &= if self.page.reverse { &*key < last } else { &*key > last };
+        if !std::mem::take(&mut self.begun) {
+            return;
         }
-        if self.query.range.contains(&key) {
+        let Some((key, _)) = self.pairs.last() else { return };
+        let before = self.pairs.len().checked_sub(2).and_then(|at| self.pairs.get(at));
+        let before = self.last_beside.as_deref().or(before.map(|(key, _)| key));
+        if let (Edge::Last, Some(before)) = (self.page.edge, before) {
+            self.is_ordered &= if self.page.reverse { key < before } else { key > before };
+        }
+        if self.query.range.contains(key) {
             self.last_beside = None;
-            self.pairs.push((key, value));
         } else {
-            self.last_beside = Some(key);
+            self.last_beside = Some(key.to_vec());
+            self.pairs.pop();
         }
     }
 
     fn last_key(&self) -> Option<&[u8]> {
-        let within = || self.pairs.last().map(|(key, _)| &**key);
+        let within = || self.pairs.last().map(|(key, _)| key);
         self.last_beside.as_deref().or_else(within)
+    }
+
+    /// The pairs that have come since the last part, but for the last one, and the part of the range that they are all of, where that can be said
+    /// before the rest has come (P2).
+    pub(crate) fn take_part(&mut self) -> Option<(PackedPairs, KeyRange)> {
+        if !self.page.streams || !self.is_ordered || self.pairs.len() < 2 {
+            return None;
+        }
+        let mut rest = PackedPairs::with_capacity(self.pairs.bytes_from(0), self.pairs.len());
+        let (key, value) = self.pairs.last()?;
+        rest.push(key, value);
+        let known = KeyRange::new(&self.query.range.first, key);
+        self.pairs.pop();
+        Some((std::mem::replace(&mut self.pairs, rest), known))
     }
 
     /// The pairs, and the part of the range that they are all of (`None`: all of it), where some of it is known. `cut`: some rows were not
     /// taken.
-    pub(crate) fn end(mut self, cut: bool) -> Option<(KeyValues, Option<KeyRange>)> {
+    pub(crate) fn end(mut self, cut: bool) -> Option<(PackedPairs, Option<KeyRange>)> {
         if !cut && self.rows < self.page.rows {
             return Some((self.pairs, None));
         }
@@ -210,7 +274,7 @@ impl<'a> PageRows<'a> {
         if known.is_empty() {
             return None;
         }
-        self.pairs.retain(|(key, _)| known.contains(key));
+        self.pairs.retain_within(&known);
         let is_all = known == *range;
         Some((self.pairs, (!is_all).then_some(known)))
     }
@@ -236,12 +300,13 @@ const PAGE_BYTES: u64 = 4 << 20;
 pub(crate) fn page_rows(row_bytes: u64) -> u64 {
     match row_bytes {
         0 => 4096,
-        bytes => (PAGE_BYTES / bytes).clamp(16, 16_384),
+        // A power of two, so that few statements differ in it.
+        bytes => 1 << (PAGE_BYTES / bytes).clamp(16, 16_384).ilog2(),
     }
 }
 
 /// Rows of up to so many columns need no list of their own.
-const COLUMNS_FEW: usize = 16;
+const COLUMNS_FEW: usize = 8;
 
 /// Calls with the cells of a row.
 pub(crate) fn with_cells<T>(columns: &[Option<&str>], then: impl FnOnce(&[Cell<'_>]) -> T) -> T {
@@ -290,7 +355,7 @@ mod tests {
             signature: String::new(),
             signature_sql: String::new(),
         };
-        Query { ready: Arc::new(ready), range, portion, rows_max }
+        Query { ready: Arc::new(ready), range, portion, attempt: 1, rows_max }
     }
 
     #[test]
@@ -352,7 +417,7 @@ mod tests {
             &[("plain", true), ("text", true), ("int2", true)],
         ];
         let letters = ["a", "b", "{", "|", "}", "!", "é"];
-        let (mut parts, mut unknown) = ([0; 2], 0);
+        let (mut parts, mut unknown, mut streamed) = ([0; 2], 0, 0);
         for _ in 0..20_000 {
             let types = shapes[random.usize(0..shapes.len())];
             let mut row = || -> Vec<String> {
@@ -416,9 +481,20 @@ mod tests {
                     };
                     taken.is_begun_by_first = answer.iter().any(|row| longer(&row));
                 }
+                let mut told = BTreeSet::new();
                 for row in answer.iter().take(page.rows as usize) {
                     let columns: Vec<_> = row.iter().map(|text| Some(&**text)).collect();
-                    taken.take(&columns, Some((key(&query, row), Vec::new())));
+                    taken.begin(&columns);
+                    taken.take(&columns);
+                    if random.u8(..3) == 0
+                        && let Some((pairs, known)) = taken.take_part()
+                    {
+                        streamed += 1;
+                        told.extend(pairs.iter().map(|(key, _)| key.to_vec()));
+                        let there = within.iter().filter(|key| known.contains(key));
+                        assert!(there.eq(&told), "P2: {query:?} {page:?} {known:?}");
+                        assert!(query.range.covers(&known) && known != query.range);
+                    }
                 }
                 let Some((pairs, known)) = taken.end(false) else {
                     unknown += 1;
@@ -426,7 +502,9 @@ mod tests {
                 };
                 parts[usize::from(page.edge != Edge::Last)] += usize::from(known.is_some());
                 let known = known.unwrap_or_else(|| query.range.clone());
-                let got: BTreeSet<_> = pairs.into_iter().map(|(key, _)| key).collect();
+                assert!(told.is_empty() || !pairs.is_empty(), "something is kept back");
+                let got: BTreeSet<_> =
+                    told.into_iter().chain(pairs.iter().map(|(key, _)| key.to_vec())).collect();
                 let there: BTreeSet<_> =
                     within.iter().filter(|key| known.contains(key)).cloned().collect();
                 assert_eq!(got, there, "{query:?} {page:?} {known:?}");
@@ -438,5 +516,6 @@ mod tests {
             }
         }
         assert!(parts[0] > 2000 && parts[1] > 500 && unknown > 100, "{parts:?} {unknown}");
+        assert!(streamed > 500, "{streamed}");
     }
 }

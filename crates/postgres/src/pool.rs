@@ -3,9 +3,8 @@
 
 use crate::catalog::refusal;
 use crate::declare;
-use crate::loads::Found;
 use crate::mapping::literal;
-use crate::query::{ALTERED_CODE, TOO_MUCH_CODE, load_all, load_pages};
+use crate::query::{ALTERED_CODE, Alone, TOO_MUCH_CODE, UNWANTED, load_all, load_pages};
 use crate::room::Held;
 use crate::signature;
 use crate::source::{position_of, show};
@@ -382,8 +381,8 @@ fn attempt_load(
     let most = shared.settings.load_bytes_max;
     let found = match &queries[..] {
         [(fetch, query)] => {
-            let asked = (query, most, job.deadline, looks);
-            load_pages(shared, connection, asked).and_then(|found| match found {
+            let alone = Alone { shared, fetch: *fetch, query, deadline: job.deadline, looks };
+            load_pages(connection, &alone).and_then(|found| match found {
                 Some(found) => Ok(vec![(*fetch, found)]),
                 None => load_all(connection, &queries, most, held, looks),
             })
@@ -404,10 +403,12 @@ fn attempt_load(
             state.again(fetch, Duration::ZERO, &error.message);
             return Ok(());
         }
+        Err(error) if error.code == UNWANTED => return Ok(()),
         found => found?,
     };
-    for (fetch, found) in found {
-        finish_load(shared, fetch, found);
+    let attempts: Vec<_> = queries.iter().map(|(_, query)| query.attempt).collect();
+    for ((fetch, found), attempt) in found.into_iter().zip(attempts) {
+        shared.lock().found(fetch, attempt, found);
     }
     Ok(())
 }
@@ -428,13 +429,6 @@ pub(crate) fn mark(connection: &mut Connection) -> Result<u64, Error> {
 pub(crate) fn end_of_log(connection: &mut Connection) -> Result<u64, Error> {
     let text = connection.value("SELECT pg_current_wal_insert_lsn()")?;
     position_of(&text).ok_or_else(|| Error::broken(format!("`{text}` is no position")))
-}
-
-/// Hands a load's rows over. The log may end within the head of a block, which is never told.
-fn finish_load(shared: &Shared, fetch: FetchId, found: Found) {
-    let mut state = shared.lock();
-    let horizon = before_head(found.horizon, state.watch.log_block_bytes);
-    state.found(fetch, Found { horizon, ..found });
 }
 
 /// A position within the head of a block of the log is the end of the block before.

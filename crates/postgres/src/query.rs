@@ -4,17 +4,19 @@
 //! rewriting a table are not to be seen in snapshots, and would make it look empty.
 
 use crate::catalog::refusal;
-use crate::loads::{Found, KeyValues, Query};
-use crate::mapping::{Mapping, Value, quoted_name};
+use crate::loads::{Found, Query};
+use crate::mapping::{Mapping, quoted_name};
 use crate::page::{PAGE_BYTES_MAX, Page, PageRows, pages, with_cells};
+use crate::prepared::{OUTDATED_CODE, Statement};
 use crate::range::condition;
 use crate::room::{Full, Held};
 use crate::signature::COMPARED_AGAIN;
 use crate::snapshot::Snapshot;
 use crate::source::position_of;
 use crate::state::Shared;
-use crate::wire::{Connection, Error};
+use crate::wire::{Come, Connection, Error};
 use headwater_base::source::FetchId;
+use headwater_base::{KeyRange, PackedPairs};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,6 +27,11 @@ pub(crate) fn rows_sql(queries: &[&Query]) -> String {
     let wanted = queries.iter().filter_map(|query| condition(mapping, &query.range));
     let wanted: Vec<_> = wanted.map(|condition| format!("({condition})")).collect();
     let wanted = if wanted.is_empty() { "false".to_owned() } else { wanted.join(" OR ") };
+    rows_where(mapping, wanted)
+}
+
+/// The statement that gives the rows of a table for which a condition holds.
+pub(crate) fn rows_where(mapping: &Mapping, wanted: String) -> String {
     let names: Vec<_> = mapping.columns.iter().map(|column| quoted_name(&column.name)).collect();
     let wanted = restricted(mapping, wanted);
     format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
@@ -38,20 +45,32 @@ pub(crate) fn restricted(mapping: &Mapping, wanted: String) -> String {
     }
 }
 
-/// The key and the value of a row, if it has a key.
-pub(crate) fn pair_of(query: &Query, columns: &[Option<&str>]) -> Option<(Vec<u8>, Vec<u8>)> {
+/// Appends the key and the value of a row, if it has a key, and gives where the key ends.
+pub(crate) fn write_pair(
+    query: &Query,
+    columns: &[Option<&str>],
+    out: &mut Vec<u8>,
+) -> Option<usize> {
     let mapping = &query.ready.mapping;
     with_cells(columns, |cells| {
-        if mapping.keeps(cells) != Ok(true) {
+        if mapping.keeps(cells) != Ok(true) || !mapping.write_key(cells, out) {
             return None;
         }
-        let key = mapping.key(cells)?;
-        match mapping.value(cells) {
-            Value::Known(value) => Some((key, value)),
-            // No cell of a query is left out.
-            _ => None,
-        }
+        let key_end = out.len();
+        // No cell of a query is left out.
+        mapping.write_value(cells, out).then_some(key_end)
     })
+}
+
+/// The key and the value of a row, in `room`, if it has a key.
+pub(crate) fn pair_of<'a>(
+    query: &Query,
+    columns: &[Option<&str>],
+    room: &'a mut Vec<u8>,
+) -> Option<(&'a [u8], &'a [u8])> {
+    room.clear();
+    let key_end = write_pair(query, columns, room)?;
+    room.split_at_checked(key_end)
 }
 
 /// The pairs of a load, as its rows come.
@@ -59,24 +78,24 @@ pub(crate) struct Pairs<'a> {
     query: &'a Query,
     bytes_max: usize,
     bytes: usize,
-    pub(crate) pairs: KeyValues,
+    pub(crate) pairs: PackedPairs,
 }
 
 impl<'a> Pairs<'a> {
     pub(crate) fn new(query: &'a Query, bytes_max: usize) -> Self {
-        Self { query, bytes_max, bytes: 0, pairs: Vec::new() }
+        Self { query, bytes_max, bytes: 0, pairs: PackedPairs::default() }
     }
 
     /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
-    pub(crate) fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> bool {
+    pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
         if self.is_too_much() {
             return false;
         }
-        if self.query.range.contains(&key) {
+        if self.query.range.contains(key) {
             self.bytes += key.len() + value.len();
-            self.pairs.push((key, value));
+            self.pairs.push(key, value);
             if self.is_too_much() {
-                self.pairs = Vec::new();
+                self.pairs = PackedPairs::default();
             }
         }
         !self.is_too_much()
@@ -90,7 +109,7 @@ impl<'a> Pairs<'a> {
     ///
     /// # Errors
     /// They are too many.
-    pub(crate) fn end(self) -> Result<KeyValues, Error> {
+    pub(crate) fn end(self) -> Result<PackedPairs, Error> {
         if self.is_too_much() {
             let message =
                 format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
@@ -104,16 +123,30 @@ impl<'a> Pairs<'a> {
 pub(crate) const TOO_MUCH_CODE: &str = "08HW1";
 /// The code of the same where nothing is under way.
 const TOO_MUCH: &str = "HW000";
+/// The code of a load that somebody else sees to now.
+pub(crate) const UNWANTED: &str = "HW003";
+/// Bytes of keys and values that are told of before the rest of a page has come.
+const PART_BYTES: usize = 8 << 10;
 /// The code of a load whose table has another signature than it was compared with.
 pub(crate) const ALTERED_CODE: &str = "HW002";
 
+/// A load that a connection of the pool asks for alone.
+pub(crate) struct Alone<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) fetch: FetchId,
+    pub(crate) query: &'a Query,
+    pub(crate) deadline: Instant,
+    /// Whether to look at the table's signature.
+    pub(crate) looks: bool,
+}
+
 /// Asks for a page of a load; nothing where it is best answered as a whole.
 pub(crate) fn load_pages(
-    shared: &Shared,
     connection: &mut Connection,
-    (query, bytes_max, deadline, looks): (&Query, usize, Instant, bool),
+    alone: &Alone<'_>,
 ) -> Result<Option<Found>, Error> {
-    let before = query.portion.bytes_before;
+    let Alone { shared, query, deadline, .. } = *alone;
+    let (before, bytes_max) = (query.portion.bytes_before, shared.settings.load_bytes_max);
     for page in pages(query) {
         let held = Held::new(&shared.room, shared.settings.connections, deadline);
         held.allows(before)
@@ -122,7 +155,7 @@ pub(crate) fn load_pages(
             let message = format!("the range holds more than load-bytes-max, {bytes_max} bytes");
             return Err(Error { message, code: TOO_MUCH.to_owned() });
         }
-        let found = load_page(connection, &page, (query, bytes_max, looks), held)?;
+        let found = load_page(connection, &page, alone, held)?;
         if found.is_some() {
             return Ok(found);
         }
@@ -130,44 +163,73 @@ pub(crate) fn load_pages(
     Ok(None)
 }
 
-/// Asks for one page. Nothing: what came says nothing of the range.
+/// Asks for one page, and tells of its rows while others come. Nothing: what came says nothing of the range.
 fn load_page(
     connection: &mut Connection,
     page: &Page,
-    (query, bytes_max, looks): (&Query, usize, bool),
+    alone: &Alone<'_>,
     mut held: Held,
 ) -> Result<Option<Found>, Error> {
+    let Alone { shared, query, looks, .. } = *alone;
+    let bytes_max = shared.settings.load_bytes_max;
     let signature = if looks { &*query.ready.signature_sql } else { "NULL" };
-    let sql = opening(query, signature, &page.sql(query));
     let (mut seen, mut altered) = (None, false);
     let (mut bytes, mut cut, mut full) = (0, false, None);
     let mut rows = PageRows::new(page, query);
+    let (mut bytes_told, mut wanted) = (0, true);
     let rows_at = 3 + page.rows_at();
-    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
-        (2, [Some(snapshot), Some(at), signature]) => {
+    let come = |come: Come<'_>| match come {
+        Come::Row(2, [Some(snapshot), Some(at), signature]) => {
             seen = Snapshot::parse(snapshot).zip(position_of(at));
             altered = looks && *signature != Some(&*query.ready.signature);
             true
         }
-        (3, [Some(begun)]) if rows_at == 4 => {
+        Come::Row(3, [Some(begun)]) if rows_at == 4 => {
             rows.is_begun_by_first = *begun == "t";
             true
         }
-        (at, columns) if at == rows_at => {
-            let pair = pair_of(query, columns);
-            let length = pair.as_ref().map_or(0, |(key, value)| key.len() + value.len());
-            cut = !rows.pairs.is_empty()
+        Come::Row(at, columns) if at == rows_at => {
+            let is_first = rows.pairs.is_empty();
+            let length = rows.begin(columns);
+            cut = !is_first
                 && (held.is_full(length) || bytes + length > PAGE_BYTES_MAX.min(bytes_max));
             if cut {
+                rows.give_up();
                 return false;
             }
             full = held.add(length).err();
             bytes += length;
-            rows.take(columns, pair);
+            rows.take(columns);
             full.is_none() && bytes <= bytes_max
         }
+        Come::Pause if !altered && bytes - bytes_told >= PART_BYTES => {
+            if let Some((snapshot, horizon)) = &seen
+                && let Some((pairs, known)) = rows.take_part()
+            {
+                bytes_told = bytes;
+                wanted = alone.found((snapshot, *horizon), pairs, known);
+                shared.pass_on();
+            }
+            wanted
+        }
         _ => true,
-    });
+    };
+    let done = match page.prepared(query).filter(|_| connection.prepares()) {
+        Some((rows, parameters)) => {
+            let [begin, lock, look, end] = around(query, signature);
+            let rows = Statement { sql: &rows, parameters: &parameters };
+            let all = [(&*begin).into(), (&*lock).into(), (&*look).into(), rows, (&*end).into()];
+            connection.query_prepared_while(&all, come)
+        }
+        None => connection.query_while(&opening(query, signature, &page.sql(query)), come),
+    };
+    if !wanted {
+        connection.abandon();
+        return Err(Error {
+            message: "the load was begun again".to_owned(),
+            code: UNWANTED.to_owned(),
+        });
+    }
     if let Err(mut error) = done
         && !cut
     {
@@ -181,7 +243,10 @@ fn load_page(
             return Err(error);
         }
         if !error.is_broken() {
-            connection.query("ROLLBACK", |_, _| {})?;
+            connection.query("ROLLBACK; DEALLOCATE ALL", |_, _| {})?;
+        }
+        if error.code == OUTDATED_CODE {
+            error.code = ALTERED_CODE.to_owned();
         }
         return Err(error);
     }
@@ -194,20 +259,51 @@ fn load_page(
     }
     let (snapshot, horizon) =
         seen.ok_or_else(|| Error::broken("the database does not say what its query saw"))?;
+    if let Some((pairs, known)) = rows.take_part() {
+        bytes_told = bytes;
+        alone.found((&snapshot, horizon), pairs, known);
+    }
     let found = rows.end(cut).map(|(pairs, known)| {
         let _held = Some(Arc::new(held));
         Found { snapshot, horizon, pairs, known, _held }
     });
+    if found.is_none() && bytes_told > 0 {
+        // P2 was believed in vain, and so were the parts.
+        shared.lock().reset(query.range.clone());
+        let message = "the rows of a range did not come in the order of their keys".to_owned();
+        return Err(Error { message, code: TOO_MUCH.to_owned() });
+    }
     Ok(found)
+}
+
+impl Alone<'_> {
+    /// Has rows be told of that have come, and up to where they are all there are; whether others are wanted.
+    fn found(
+        &self,
+        (snapshot, horizon): (&Snapshot, u64),
+        pairs: PackedPairs,
+        known: KeyRange,
+    ) -> bool {
+        let found =
+            Found { snapshot: snapshot.clone(), horizon, pairs, known: Some(known), _held: None };
+        self.shared.lock().found_part(self.fetch, self.query.attempt, found)
+    }
 }
 
 /// The statements of a load: `rows` gives its rows, behind what says what they see.
 fn opening(query: &Query, signature: &str, rows: &str) -> String {
-    format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; \
-         SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), {signature}; {rows}; COMMIT",
-        query.ready.mapping.table,
-    )
+    let [begin, lock, look, end] = around(query, signature);
+    [&begin, &lock, &look, rows, &end].join("; ")
+}
+
+/// The statements before the rows of a load, and the one behind.
+fn around(query: &Query, signature: &str) -> [String; 4] {
+    [
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
+        format!("LOCK TABLE {} IN ACCESS SHARE MODE", query.ready.mapping.table),
+        format!("SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(), {signature}"),
+        "COMMIT".to_owned(),
+    ]
 }
 
 /// Asks for the rows of loads of one table, in one snapshot. `looks`: whether to look at the table's signature there.
@@ -225,15 +321,16 @@ pub(crate) fn load_all(
     let (mut snapshot, mut horizon) = (None, None);
     let (mut altered, mut full) = (false, None);
     let mut pairs: Vec<_> = all.iter().map(|query| Pairs::new(query, bytes_max)).collect();
-    let done = connection.query_while(&sql, |statement, columns| match (statement, columns) {
-        (2, [Some(seen), Some(at), signature]) => {
+    let mut room = Vec::new();
+    let done = connection.query_while(&sql, |come| match come {
+        Come::Row(2, [Some(seen), Some(at), signature]) => {
             snapshot = Snapshot::parse(seen);
             horizon = position_of(at);
             altered = looks && *signature != Some(&*first.ready.signature);
             true
         }
-        (3, columns) => {
-            if let Some((key, value)) = pair_of(first, columns)
+        Come::Row(3, columns) => {
+            if let Some((key, value)) = pair_of(first, columns, &mut room)
                 && let Some((last, others)) = pairs.split_last_mut()
             {
                 if let Err(why) = held.add(key.len() + value.len()) {
@@ -242,7 +339,7 @@ pub(crate) fn load_all(
                 }
                 let mut some = false;
                 for pairs in others {
-                    some |= pairs.take(key.clone(), value.clone());
+                    some |= pairs.take(key, value);
                 }
                 return last.take(key, value) || some;
             }

@@ -327,10 +327,10 @@ impl Reader {
             let mut pairs = Pairs::new(query, shared.settings.load_bytes_max);
             // One after the other: each may be large.
             let mut held = Held::new(&shared.room, 1, Instant::now());
-            let mut full = None;
+            let (mut full, mut room) = (None, Vec::new());
             match self.connection.query(&rows_sql(&[query]), |_, columns| {
                 if full.is_none()
-                    && let Some((key, value)) = pair_of(query, columns)
+                    && let Some((key, value)) = pair_of(query, columns, &mut room)
                 {
                     full = held.add(key.len() + value.len()).err();
                     // This connection is the only one that reads: it takes the rest, and leaves it.

@@ -17,6 +17,9 @@
 //! - J4. `position` never goes back while one log is read, and every [`News::Changed`] is at a greater one than that before. A log that
 //!   is begun anew may stand before the one that was read: a server with less history. Positions that are told are locations of
 //!   the log plus `shift`, which grows then.
+//! - J6. A query that gives rows in the order of their keys may have parts of its load told before it ends, each as an answer would be: at the position up to
+//!   which the log has been read by then, with the kept transactions that it did not see. The load is of the rest from then on, and J1 to J3 hold for
+//!   that.
 //! - J5. News are passed to the sink, which may be full and wait, by threads that hold no lock but that for passing on; those
 //!   who call a source only put news into `outbox`. So a sink may be emptied by the thread that calls.
 

@@ -119,9 +119,18 @@ impl Kind {
     /// appended, where it has none: it is out of the kind's bounds.
     pub fn write(&self, printed: &str, out: &mut Vec<u8>) -> bool {
         match self {
-            Self::Digits { .. } => {
+            Self::Digits { width, .. } => {
                 let value = printed.parse().ok().filter(|&value| self.holds(value));
-                value.inspect(|&value| self.write_integer(value, out)).is_some()
+                let Some(value) = value else { return false };
+                match (*width as usize).checked_sub(printed.len()) {
+                    // These are its digits already.
+                    Some(zeros) if printed.as_bytes()[0].is_ascii_digit() => {
+                        out.resize(out.len() + zeros, b'0');
+                        out.extend_from_slice(printed.as_bytes());
+                    }
+                    _ => self.write_integer(value, out),
+                }
+                true
             }
             Self::Plain => {
                 out.extend_from_slice(printed.as_bytes());
@@ -144,6 +153,10 @@ impl Kind {
                 true
             }
             Self::Number(number) => number.write(printed, out),
+            Self::Text { .. } if !printed.bytes().any(|byte| matches!(byte, b'{' | b'|')) => {
+                out.extend_from_slice(printed.as_bytes());
+                true
+            }
             Self::Text { .. } => {
                 for byte in printed.bytes() {
                     match byte {

@@ -4,6 +4,7 @@
 //! It blocks, up to the patience of the call. All of its sessions print values alike (K2 in [`crate::mapping`]): dates in
 //! ISO form, times in UTC, numbers with all of their digits.
 
+use crate::prepared::Prepared;
 use crate::socket::{Socket, Stream};
 use crate::tls;
 use crate::url::{Encryption, Target};
@@ -86,8 +87,11 @@ impl From<io::Error> for Error {
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
+    /// What has come, and room for more.
     pub(crate) input: Vec<u8>,
-    /// What of `input` was taken.
+    /// How much of `input` has come.
+    filled: usize,
+    /// What of that was taken.
     taken: usize,
     pub(crate) out: BytesMut,
     patience: Duration,
@@ -105,6 +109,16 @@ pub struct Connection {
     message_bytes_max: usize,
     /// What is on its way is not wanted any more.
     abandoned: bool,
+    /// What has been prepared here.
+    pub(crate) prepared: Prepared,
+}
+
+/// What comes of a query.
+pub(crate) enum Come<'a> {
+    /// A row: the number of its statement, from 0, and its columns.
+    Row(usize, &'a [Option<&'a str>]),
+    /// What has arrived was looked at, and the rest is on its way.
+    Pause,
 }
 
 /// A message: its tag, and where in the input its body is.
@@ -196,10 +210,12 @@ impl Connection {
         let mut connection = Self {
             stream,
             input: Vec::new(),
+            filled: 0,
             taken: 0,
             out: BytesMut::new(),
             patience: target.patience,
             abandoned: false,
+            prepared: Prepared::default(),
             notified: false,
             process: 0,
             standby: false,
@@ -232,7 +248,7 @@ impl Connection {
 
     /// The next message, if it is here in full.
     fn parsed(&self) -> Result<Option<Message>, Error> {
-        let rest = &self.input[self.taken..];
+        let rest = &self.input[self.taken..self.filled];
         let odd = || Error::broken("what answers does not speak PostgreSQL's protocol");
         let Some(head) = Header::parse(rest).map_err(|_| odd())? else { return Ok(None) };
         let length = usize::try_from(head.len()).unwrap_or(usize::MAX);
@@ -246,7 +262,7 @@ impl Connection {
             )));
         }
         let (first, last) = (self.taken + 5, self.taken + 1 + length);
-        Ok((last <= self.input.len()).then_some(Message { tag: head.tag(), first, last }))
+        Ok((last <= self.filled).then_some(Message { tag: head.tag(), first, last }))
     }
 
     /// Waits for the next message, and takes it.
@@ -271,13 +287,16 @@ impl Connection {
                 return Ok(Some(message));
             }
             if self.taken > 0 {
-                self.input.drain(..self.taken);
+                self.input.copy_within(self.taken..self.filled, 0);
+                self.filled -= self.taken;
                 self.taken = 0;
             }
-            let here = self.input.len();
-            self.input.resize(here + READ_BYTES, 0);
-            let read = self.stream.read(&mut self.input[here..]);
-            self.input.truncate(here + *read.as_ref().unwrap_or(&0));
+            // Room is cleared once, not for each read.
+            if self.input.len() < self.filled + READ_BYTES {
+                self.input.resize(self.filled + READ_BYTES, 0);
+            }
+            let read = self.stream.read(&mut self.input[self.filled..]);
+            self.filled += *read.as_ref().unwrap_or(&0);
             match read {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(_) => {}
@@ -305,46 +324,66 @@ impl Connection {
         sql: &str,
         mut row: impl FnMut(usize, &[Option<&str>]),
     ) -> Result<(), Error> {
-        self.query_while(sql, |statement, columns| {
-            row(statement, columns);
+        self.query_while(sql, |come| {
+            if let Come::Row(statement, columns) = come {
+                row(statement, columns);
+            }
             true
         })
     }
 
-    /// As [`Connection::query`], as long as `row` gives `true`; the connection is of no use after that.
+    /// As [`Connection::query`], as long as `come` gives `true`; the connection is of no use after that. It is also told before the rest of
+    /// the answer is waited for.
     ///
     /// # Errors
     /// One of them failed, or was given up.
-    pub fn query_while(
+    pub(crate) fn query_while(
         &mut self,
         sql: &str,
-        mut row: impl FnMut(usize, &[Option<&str>]) -> bool,
+        mut come: impl FnMut(Come<'_>) -> bool,
+    ) -> Result<(), Error> {
+        frontend::query(sql, &mut self.out)?;
+        self.answers(1, &mut come)
+    }
+
+    /// Sends what was written, and reads the answer, in which the server is ready so many times.
+    pub(crate) fn answers(
+        &mut self,
+        ready: usize,
+        come: &mut dyn FnMut(Come<'_>) -> bool,
     ) -> Result<(), Error> {
         self.ends = Some(Instant::now() + self.patience * PATIENCES);
-        let done = self.answers(sql, &mut row);
+        let done = self.flush().and_then(|()| self.answers_within(ready, come));
         self.ends = None;
         done
     }
 
-    fn answers(
+    fn answers_within(
         &mut self,
-        sql: &str,
-        row: &mut dyn FnMut(usize, &[Option<&str>]) -> bool,
+        mut ready: usize,
+        come: &mut dyn FnMut(Come<'_>) -> bool,
     ) -> Result<(), Error> {
-        frontend::query(sql, &mut self.out)?;
-        self.flush()?;
+        let unwanted = || Err(Error::broken("the answer is not wanted any more"));
         let (mut statement, mut failed) = (0, None);
         // Each row's columns take the place of those before.
         let mut columns = Vec::new();
         self.counts.clear();
         loop {
-            let Message { tag, first, last } = self.next()?;
+            let message = match self.parsed()? {
+                None if !come(Come::Pause) => return unwanted(),
+                None => self.next()?,
+                Some(message) => {
+                    self.taken = message.last;
+                    message
+                }
+            };
+            let Message { tag, first, last } = message;
             let body = &self.input[first..last];
             match tag {
                 b'D' => {
                     let read = row_columns(body, columns)?;
-                    if !row(statement, &read) {
-                        return Err(Error::broken("the answer is not wanted any more"));
+                    if !come(Come::Row(statement, &read)) {
+                        return unwanted();
                     }
                     columns = emptied(read);
                 }
@@ -361,10 +400,15 @@ impl Connection {
                     if error.is_broken() {
                         return Err(error);
                     }
-                    failed = Some(error);
+                    failed.get_or_insert(error);
                 }
                 b'A' => self.notified = true,
-                b'Z' => return failed.map_or(Ok(()), Err),
+                b'Z' => {
+                    ready -= 1;
+                    if ready == 0 {
+                        return failed.map_or(Ok(()), Err);
+                    }
+                }
                 b'G' | b'H' | b'W' => return Err(Error::broken("a copy begins out of turn")),
                 _ => {}
             }
@@ -415,7 +459,7 @@ impl Connection {
 
     /// Whether the server still keeps this connection, as far as can be seen without asking.
     pub fn is_alive(&mut self) -> bool {
-        !self.abandoned && self.taken == self.input.len() && self.stream.is_quiet()
+        !self.abandoned && self.taken == self.filled && self.stream.is_quiet()
     }
 
     /// The rest of what was asked for is not wanted any more: nothing else can be asked here.

@@ -6,7 +6,7 @@
 use crate::command::AsOf;
 use headwater_base::KeyRange;
 use headwater_base::key::end_at_most;
-use headwater_base::source::Attributes;
+use headwater_base::source::{Attributes, LoadedPart};
 use headwater_engine::{Change, FetchId, Loaded, Pair, Portion, Position};
 use std::collections::BTreeMap;
 
@@ -114,6 +114,26 @@ impl ScriptedSource {
         }
         self.followed.push(known.clone().unwrap_or_else(|| range.clone()));
         Loaded { position: Position(position), pairs, known }
+    }
+
+    /// The first rows that the source finds for a load whose query goes on, `rows` at most, or nothing where that would be all of them. The
+    /// load is of what is left from then on.
+    pub fn answer_before(
+        &mut self,
+        load: &mut OpenLoad,
+        position: u64,
+        rows: usize,
+    ) -> Option<LoadedPart> {
+        let whole = load.portion.rows.is_none() && !load.portion.reverse;
+        let pairs = self.pairs_at(position).into_iter();
+        let keys = pairs.map(|(key, _)| key).filter(|key| load.range.contains(key));
+        let next = keys.skip(1).nth(rows.max(1) - 1).filter(|_| whole)?;
+        let known = KeyRange::new(&load.range.first, &next);
+        let first = OpenLoad { range: known.clone(), ..load.clone() };
+        let Loaded { position, pairs, .. } = self.answer(&first, position);
+        load.range.first = next;
+        let pairs = pairs.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
+        Some(LoadedPart { position, pairs, known })
     }
 
     /// The engine gives up a range: what is left of the followed ones.

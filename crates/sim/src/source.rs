@@ -5,7 +5,7 @@
 //! positions. It tells of keys that somebody follows, and of others when it likes. What is asked of it is checked, too: a
 //! shard loads nothing that it has, and nothing of a group whose home is another shard.
 
-use headwater_base::source::Attributes;
+use headwater_base::source::{Attributes, LoadedPart};
 use headwater_base::{KeyRange, Placement, Shard};
 use headwater_engine::{Change, Engine, FetchId, Loaded, Pair, Portion, Position};
 use headwater_model::rng::Rng;
@@ -21,6 +21,7 @@ pub(crate) type Values = BTreeMap<Vec<u8>, Vec<u8>>;
 enum News {
     Changed(u64, Vec<Change>),
     Loaded(FetchId, Result<Loaded, String>),
+    LoadedPart(FetchId, LoadedPart),
     Reset(KeyRange),
 }
 
@@ -64,10 +65,15 @@ fn apply(values: &mut Values, changes: &[Change]) {
     }
 }
 
-/// How many rows an answer has: not drawn, so that what happens does not depend on it otherwise.
+/// A number that a load has: not drawn, so that what happens does not depend on it otherwise.
+fn fate(load: &Load) -> u64 {
+    load.fetch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61
+}
+
+/// How many rows an answer has.
 fn rows_of(load: &Load, parts: bool) -> usize {
     let wanted = load.portion.rows.map_or(usize::MAX, |rows| rows as usize);
-    match load.fetch.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 61 {
+    match fate(load) {
         _ if !parts => usize::MAX,
         0 => 1,
         1 => wanted.min(3),
@@ -195,8 +201,18 @@ impl Source {
         for at in 0..self.sides.len() {
             let mut open = std::mem::take(&mut self.sides[at].open);
             rng.shuffle(&mut open);
-            for load in open {
+            for mut load in open {
                 if !all && rng.chance(60) {
+                    self.sides[at].open.push(load);
+                    continue;
+                }
+                if !all
+                    && parts
+                    && let Some(part) = self.show_before(&load)
+                {
+                    load.range.first.clone_from(&part.known.last);
+                    self.sides[at].followed.push(part.known.clone());
+                    self.sides[at].inbox.push_back(News::LoadedPart(load.fetch, part));
                     self.sides[at].open.push(load);
                     continue;
                 }
@@ -216,6 +232,20 @@ impl Source {
             }
         }
         (answered, failed)
+    }
+
+    /// The first rows of a load that brings some before its answer, if it has more.
+    fn show_before(&self, load: &Load) -> Option<LoadedPart> {
+        let rows = match fate(load) {
+            2 => 1,
+            3 => 2,
+            _ => return None,
+        };
+        let whole = load.portion.rows.is_none() && !load.portion.reverse;
+        let Loaded { position, pairs, known } = self.show(load, self.told, rows);
+        let known = known.filter(|_| whole)?;
+        let pairs = pairs.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
+        Some(LoadedPart { position, pairs, known })
     }
 
     /// What it answers, of so many rows at most.
@@ -266,6 +296,7 @@ impl Source {
                     engine.changed(NAME, Position(position), &changes);
                 }
                 News::Loaded(fetch, answer) => engine.loaded(fetch, answer),
+                News::LoadedPart(fetch, part) => engine.loaded_part(fetch, part),
                 News::Reset(range) => engine.source_reset(NAME, &range),
             }
         }

@@ -1,6 +1,6 @@
 //! Answers of loads: what was asked for is here, and goes into the store; a source's in slices (L4).
 
-use super::data::{Answer, Load};
+use super::data::{Answer, Load, Slice};
 use super::{Here, LoadedId, Provider};
 use crate::base::Put;
 use crate::engine::Engine;
@@ -11,7 +11,6 @@ use headwater_base::KeyRange;
 use headwater_base::key::before_end;
 use headwater_base::placement::Shard;
 use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
-use headwater_store::TableId;
 
 impl Engine {
     /// The answer to [`Effect::Load`](crate::Effect::Load): the pairs of its range as of a position, or why not.
@@ -75,7 +74,7 @@ impl Engine {
     }
 
     /// Takes an answer, or what is left of it: of a source's, as much as there is time for in this turn.
-    fn take_answer(
+    pub(super) fn take_answer(
         &mut self,
         part: LoadedId,
         range: &KeyRange,
@@ -114,18 +113,21 @@ impl Engine {
         let rows_left = rows.map(|rows| rows.saturating_sub(self.base.loads.arriving.rows_taken));
         let mut left = range.clone();
         if rows_left != Some(0) {
-            let slice = load.next_slice(&mut answer, rows_left);
+            let mut slice = load.next_slice(&mut answer, rows_left);
             self.base.loads.arriving.rows_taken += slice.rows.max(1);
-            let end = slice.end.filter(|end| before_end(end, &range.last));
+            let end = slice.end.take().filter(|end| before_end(end, &range.last));
             let Some(end) = end else {
-                self.take_in(part, range, answer.position, slice.pairs);
+                self.take_in(part, range, &mut answer, slice);
                 self.base.loads.waits.wake(fetch);
                 return self.notifications.retry_followed();
             };
             left.first = end.max(left.first);
             let taken = KeyRange { first: range.first.clone(), last: left.first.clone() };
-            if !taken.is_empty() {
-                self.take_in(part, &taken, answer.position, slice.pairs);
+            if taken.is_empty() {
+                // Pairs beside what was asked for.
+                answer.take(slice.count, &mut |_, _, _| {});
+            } else {
+                self.take_in(part, &taken, &mut answer, slice);
             }
         }
         let Some((data, waits, _)) = self.base.loads.split(part) else { return };
@@ -149,45 +151,57 @@ impl Engine {
         self.notifications.retry_followed();
     }
 
-    /// Notes that a range is loaded, and stores its keys.
+    /// Notes that a range is loaded, and stores its keys: those of a slice of an answer.
     fn take_in(
         &mut self,
         part: LoadedId,
         range: &KeyRange,
-        position: Position,
-        mut pairs: Vec<Pair>,
+        answer: &mut Answer,
+        Slice { count, late, .. }: Slice,
     ) {
         let hash = self.memory.range_hash(part.table.0, &range.first);
         let heat = self.memory.ranges.inserted(hash, self.views.statuses.len());
-        let here = Here { position, rows: pairs.len(), heat };
+        let written = late.values().filter(|(_, held)| held.is_some()).count();
+        let here = Here { position: answer.position, rows: count + written, heat };
         let Some(data) = self.base.loads.data_mut(part) else { return };
         if data.is_kept() {
             data.ranges.merge(range.clone(), here);
         } else {
             data.ranges.append(range.clone(), here, data.seen);
         }
-        pairs.retain(|pair| range.contains(&pair.key));
-        match part.home {
-            Some(home) => {
-                for Pair { key, value, .. } in pairs {
-                    self.put_replica(home, part.table, &key, &value);
-                }
+        let kept = self.base.is_kept(part.table);
+        let is_within = answer.is_within(count, range);
+        answer.take(count, &mut |key, value, attributes| {
+            if (is_within || range.contains(key)) && (late.is_empty() || !late.contains_key(key)) {
+                self.take_in_pair(part, kept, (key, value, attributes));
             }
-            None => self.take_in_own(part.table, pairs),
+        });
+        for (key, (_, held)) in late {
+            if let Some((value, attributes)) = held
+                && range.contains(&key)
+            {
+                self.take_in_pair(part, kept, (&key, &value, attributes));
+            }
         }
     }
 
-    fn take_in_own(&mut self, table: TableId, pairs: Vec<Pair>) {
-        let kept = self.base.is_kept(table);
-        for Pair { key, value, attributes: Attributes { expires, flags } } in pairs {
-            if self.views.catalog.gives(table, &key)
-                || !self.owns(&key)
-                || (kept && !self.takes_kept(table, &key, expires))
-            {
-                continue;
-            }
-            let value = self.store.pool.insert(&value);
-            self.put(table, &key, Put::loaded(value, expires, flags));
+    #[inline]
+    fn take_in_pair(
+        &mut self,
+        LoadedId { table, home }: LoadedId,
+        kept: bool,
+        (key, value, Attributes { expires, flags }): (&[u8], &[u8], Attributes),
+    ) {
+        if let Some(home) = home {
+            return self.put_replica(home, table, key, value);
         }
+        if self.views.catalog.gives(table, key)
+            || !self.owns(key)
+            || (kept && !self.takes_kept(table, key, expires))
+        {
+            return;
+        }
+        let value = self.store.pool.insert(value);
+        self.put(table, key, Put::loaded(value, expires, flags));
     }
 }

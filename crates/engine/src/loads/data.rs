@@ -7,8 +7,8 @@ use crate::range_map::RangeMap;
 use crate::sources::{KEPT, Persistence};
 use alloc::collections::BTreeMap;
 use alloc::vec::{IntoIter, Vec};
-use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Portion, Position};
+use headwater_base::{KeyRange, PackedPairs};
 use headwater_policy::Evictor;
 
 /// Bytes of keys and values after which a slice of an answer ends.
@@ -35,13 +35,16 @@ pub(super) struct Load {
     /// How many answers have come of what it goes on for (L5).
     pub(super) answers: u32,
     /// The last change of each key that was delivered since: its answer may not show it (L2).
-    changes: BTreeMap<Vec<u8>, (Position, Held)>,
+    changes: Changes,
     /// What is left of its answer, where that is taken in slices (L4).
     pub(super) answer: Option<Answer>,
 }
 
+/// The last change of each key, and where the provider stood after it.
+pub(super) type Changes = BTreeMap<Vec<u8>, (Position, Held)>;
+
 /// What a key holds; nothing where there is no such key.
-type Held = Option<(Vec<u8>, Attributes)>;
+pub(super) type Held = Option<(Vec<u8>, Attributes)>;
 
 /// An answer, or what is left of it.
 #[derive(Debug)]
@@ -49,12 +52,20 @@ pub(super) struct Answer {
     pub(super) position: Position,
     /// The part of the range that it is of (L5), until that has been looked at.
     pub(super) known: Option<KeyRange>,
-    pairs: IntoIter<Pair>,
+    pairs: AnswerPairs,
+}
+
+/// The pairs that are left of an answer.
+#[derive(Debug)]
+enum AnswerPairs {
+    Single(IntoIter<Pair>),
+    /// Those of one buffer from a place on.
+    Packed(PackedPairs, usize),
 }
 
 impl From<Loaded> for Answer {
     fn from(Loaded { position, pairs, known }: Loaded) -> Self {
-        Self { position, known, pairs: pairs.into_iter() }
+        Self { position, known, pairs: AnswerPairs::Single(pairs.into_iter()) }
     }
 }
 
@@ -62,37 +73,96 @@ impl From<Loaded> for Answer {
 pub(super) struct Slice {
     /// Pairs and changes that were looked at for it.
     pub(super) rows: usize,
-    pub(super) pairs: Vec<Pair>,
+    /// How many of the answer's next pairs it has.
+    pub(super) count: usize,
+    /// What takes the place of its pairs, or comes to them (L2).
+    pub(super) late: Changes,
     /// Where the next slice begins; `None`: it is the last one.
     pub(super) end: Option<Vec<u8>>,
 }
 
 impl Answer {
+    /// A part of an answer that comes in parts (L6).
+    pub(super) fn part(position: Position, pairs: PackedPairs) -> Self {
+        Self { position, known: None, pairs: AnswerPairs::Packed(pairs, 0) }
+    }
+
     /// Bytes of keys and values that are left of it.
     pub(super) fn bytes(&self) -> u64 {
-        let pairs = self.pairs.as_slice().iter();
-        pairs.map(|pair| (pair.key.len() + pair.value.len()) as u64).sum()
+        match &self.pairs {
+            AnswerPairs::Single(pairs) => {
+                let bytes = |pair: &Pair| (pair.key.len() + pair.value.len()) as u64;
+                pairs.as_slice().iter().map(bytes).sum()
+            }
+            AnswerPairs::Packed(pairs, next) => pairs.bytes_from(*next) as u64,
+        }
+    }
+
+    /// How many pairs are left.
+    fn left(&self) -> usize {
+        match &self.pairs {
+            AnswerPairs::Single(pairs) => pairs.len(),
+            AnswerPairs::Packed(pairs, next) => pairs.len() - next,
+        }
+    }
+
+    /// The key and the value at a place among the pairs that are left.
+    #[inline]
+    fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
+        match &self.pairs {
+            AnswerPairs::Single(pairs) => {
+                pairs.as_slice().get(at).map(|pair| (&*pair.key, &*pair.value))
+            }
+            AnswerPairs::Packed(pairs, next) => pairs.get(next + at),
+        }
+    }
+
+    /// Whether all of so many next pairs, which are in the order of their keys, lie in a range.
+    pub(super) fn is_within(&self, count: usize, range: &KeyRange) -> bool {
+        let is_there = |at| self.get(at).is_none_or(|(key, _)| range.contains(key));
+        matches!(self.pairs, AnswerPairs::Packed(..))
+            && is_there(0)
+            && count.checked_sub(1).is_none_or(is_there)
+    }
+
+    /// Takes the next pairs.
+    pub(super) fn take(&mut self, count: usize, each: &mut dyn FnMut(&[u8], &[u8], Attributes)) {
+        match &mut self.pairs {
+            AnswerPairs::Single(pairs) => {
+                for Pair { key, value, attributes } in pairs.by_ref().take(count) {
+                    each(&key, &value, attributes);
+                }
+            }
+            AnswerPairs::Packed(pairs, next) => {
+                for at in *next..*next + count {
+                    if let Some((key, value)) = pairs.get(at) {
+                        each(key, value, Attributes::default());
+                    }
+                }
+                *next += count;
+            }
+        }
     }
 
     /// How many of its next pairs make a slice of `rows`; `None`: all of them are taken at once.
     fn next_count(&self, rows: Option<usize>) -> usize {
-        let pairs = self.pairs.as_slice();
-        let Some(rows) = rows else { return pairs.len() };
-        let mut bytes = 0;
-        let fitting = pairs.iter().take(rows).take_while(|pair| {
-            let fits = bytes < SLICE_BYTES;
-            bytes += pair.key.len() + pair.value.len();
-            fits
-        });
-        let mut count = fitting.count();
+        let left = self.left();
+        let Some(rows) = rows else { return left };
+        let (mut count, mut bytes) = (0, 0);
+        while count < rows.min(left)
+            && bytes < SLICE_BYTES
+            && let Some((key, value)) = self.get(count)
+        {
+            bytes += key.len() + value.len();
+            count += 1;
+        }
+        let key = |at: usize| self.get(at).map(|(key, _)| key);
         debug_assert!(
-            count == pairs.len() || pairs[..=count].is_sorted_by(|one, next| one.key <= next.key),
+            count == left || (1..=count).all(|at| key(at - 1) <= key(at)),
             "what is sliced is in the order of the keys"
         );
         // A slice ends between two keys.
-        while let (Some(last), Some(next)) = (pairs.get(count.wrapping_sub(1)), pairs.get(count))
-            && last.key == next.key
-        {
+        while count < left && count > 0 && key(count - 1) == key(count) {
             count += 1;
         }
         count
@@ -109,28 +179,35 @@ impl Load {
         Self { answers, ..self }
     }
 
+    /// Takes out the changes of keys from `first` on.
+    pub(super) fn cut_changes(&mut self, first: &[u8]) -> Changes {
+        self.changes.split_off(first)
+    }
+
+    /// Has these changes be delivered since it was asked for.
+    pub(super) fn with_changes(self, changes: Changes) -> Self {
+        Self { changes, ..self }
+    }
+
     /// The next pairs of its answer, `rows` of them at most (`None`: all), with the changes that came after it (L2).
     pub(super) fn next_slice(&mut self, answer: &mut Answer, rows: Option<usize>) -> Slice {
         let count = answer.next_count(rows);
-        let next = answer.pairs.as_slice().get(count).map(|pair| &pair.key);
+        let next = answer.get(count).map(|(key, _)| key);
         let next_changed = rows.and_then(|rows| self.changes.keys().nth(rows));
-        let end = next.into_iter().chain(next_changed).min().cloned();
+        let end = next.into_iter().chain(next_changed.map(|key| &**key)).min().map(<[u8]>::to_vec);
         let left = end.as_ref().map(|end| self.changes.split_off(end));
         let mut late = core::mem::replace(&mut self.changes, left.unwrap_or_default());
         let changed = late.len();
         late.retain(|_, (position, _)| *position > answer.position);
-        let before_end = |pair: &&Pair| end.as_ref().is_none_or(|end| pair.key < *end);
         let count = match &end {
-            Some(_) => answer.pairs.as_slice()[..count].iter().filter(before_end).count(),
+            // A change may end it before.
+            Some(end) => (0..count)
+                .rev()
+                .find(|&at| answer.get(at).is_some_and(|(key, _)| key < &**end))
+                .map_or(0, |at| at + 1),
             None => count,
         };
-        let mut pairs: Vec<Pair> = answer.pairs.by_ref().take(count).collect();
-        if !late.is_empty() {
-            pairs.retain(|pair| !late.contains_key(&pair.key));
-        }
-        let written = late.into_iter().filter_map(|(key, (_, value))| Some((key, value?)));
-        pairs.extend(written.map(|(key, (value, attributes))| Pair { key, value, attributes }));
-        Slice { rows: count + changed, pairs, end }
+        Slice { rows: count + changed, count, late, end }
     }
 }
 

@@ -18,6 +18,8 @@
 //!   until its slice comes, of which changes are kept (L2). What ends the one or the other between slices need not know of the load.
 //! - L5. An answer of a source may be of a part of what was asked for. That part is loaded; where all was wanted the load goes on with the
 //!   rest, as long as somebody waits for it, and what has come stays whatever becomes of the rest.
+//! - L6. An answer of a source may come in parts while its query goes on, each from where the one before ended. A part is taken as an answer of its
+//!   own, under a number of its own; what is left stays under way under the load's number.
 //! - L3. A key of a kept table that is in memory, inside of a loaded range or not, has the value
 //!   and the expiry that the embedded store was told last.
 
@@ -27,6 +29,7 @@ mod forget;
 mod need;
 mod part;
 mod ranges;
+mod streamed;
 mod waits;
 
 pub(crate) use data::LoadedData;

@@ -76,6 +76,21 @@ impl Waits {
         Some(fetch)
     }
 
+    /// A number for a part of a load's answer, for which those wait as well who wait for the load.
+    pub(super) fn fork(&mut self, load: FetchId) -> FetchId {
+        let fetch = FetchId(self.next_fetch);
+        self.next_fetch += 1;
+        let tickets = self.by_fetch.get(&load).into_iter().flatten().copied();
+        let waiting: Vec<_> = tickets.filter(|ticket| self.waiting.contains_key(ticket)).collect();
+        for ticket in &waiting {
+            self.waiting.get_mut(ticket).map(|lacking| lacking.insert(fetch));
+        }
+        if !waiting.is_empty() {
+            self.by_fetch.insert(fetch, waiting);
+        }
+        fetch
+    }
+
     /// Files a load under way.
     pub(super) fn file(&mut self, fetch: FetchId, part: LoadedId, first: &[u8]) {
         self.loads.insert(fetch, (part, first.to_vec()));

@@ -10,3 +10,4 @@ mod model;
 mod pages;
 mod random;
 mod server;
+mod streamed;

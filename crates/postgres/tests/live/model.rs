@@ -2,7 +2,9 @@
 //! as it goes.
 
 use headwater_base::KeyRange;
-use headwater_base::source::{FetchId, Health, Loaded, News, Portion, Position, Sink, Source};
+use headwater_base::source::{
+    Attributes, FetchId, Health, Loaded, LoadedPart, News, Pair, Portion, Position, Sink, Source,
+};
 use headwater_postgres::Postgres;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -16,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Model {
     /// Ranges that are loaded, which never overlap here.
     pub(crate) loaded: Vec<KeyRange>,
+    /// What has come of loads under way.
+    parts: Vec<KeyRange>,
+    pub(crate) parts_told: usize,
     pub(crate) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The position of the last change.
     pub(crate) position: Position,
@@ -59,6 +64,7 @@ impl Model {
     fn take(&mut self, news: News) -> Result<(), String> {
         match news {
             News::Loaded { fetch, answer } => self.loaded(fetch, answer)?,
+            News::LoadedPart { fetch, part } => self.loaded_part(fetch, part)?,
             News::Changed { position, changes } => {
                 if position <= self.position {
                     return Err(format!("{position:?} is told after {:?}", self.position));
@@ -82,6 +88,9 @@ impl Model {
                 let (gone, kept): (Vec<_>, _) =
                     self.loaded.drain(..).partition(|loaded| loaded.overlaps(&range));
                 self.loaded = kept;
+                // The rest of what is loaded in parts comes all the same.
+                let parts = self.parts.extract_if(.., |part| part.overlaps(&range));
+                let gone: Vec<_> = gone.into_iter().chain(parts).collect();
                 self.keys.retain(|key, _| !gone.iter().any(|range| range.contains(key)));
                 self.resets.push(range);
             }
@@ -99,7 +108,57 @@ impl Model {
     }
 
     fn is_loaded(&self, key: &[u8]) -> bool {
-        self.loaded.iter().any(|range| range.contains(key))
+        self.loaded.iter().chain(&self.parts).any(|range| range.contains(key))
+    }
+
+    /// The first keys of a load, which goes on behind them.
+    fn loaded_part(&mut self, fetch: FetchId, part: LoadedPart) -> Result<(), String> {
+        let Some((range, asked_at)) = self.loading.remove(&fetch) else {
+            return Err(format!("a part of {fetch:?} comes without being asked"));
+        };
+        let LoadedPart { position, pairs, known } = part;
+        let rest = range.without(&known);
+        let ([rest], true) = (&rest[..], known.first == range.first && range.covers(&known)) else {
+            return Err(format!("{known:?} is no beginning of {range:?}"));
+        };
+        self.loading.insert(fetch, (rest.clone(), asked_at));
+        self.parts_told += 1;
+        if !pairs.iter().map(|(key, _)| key).is_sorted() {
+            return Err(format!("the keys of {known:?} are in no order"));
+        }
+        let pair = |(key, value): (&[u8], &[u8])| Pair {
+            key: key.to_vec(),
+            value: value.to_vec(),
+            attributes: Attributes::default(),
+        };
+        let pairs = pairs.iter().map(pair).collect();
+        let known = self.behind_parts(known.clone(), (position, asked_at, pairs))?;
+        self.parts.push(known);
+        Ok(())
+    }
+
+    /// Takes in what is known of a range, and joins it with the parts before it.
+    fn behind_parts(
+        &mut self,
+        mut range: KeyRange,
+        (position, asked_at, pairs): (Position, Position, Vec<Pair>),
+    ) -> Result<KeyRange, String> {
+        if position < asked_at || position < self.position {
+            return Err(format!("a load came too late to be followed: {position:?}"));
+        }
+        for pair in pairs {
+            if !range.contains(&pair.key) {
+                return Err(format!("{:?} is not in {range:?}", pair.key));
+            }
+            self.see(&pair.key, &pair.value)?;
+            if self.keys.insert(pair.key.clone(), pair.value).is_some() {
+                return Err(format!("{:?} was loaded twice", pair.key));
+            }
+        }
+        if let Some(at) = self.parts.iter().position(|part| part.last == range.first) {
+            range.first = self.parts.swap_remove(at).first;
+        }
+        Ok(range)
     }
 
     fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) -> Result<(), String> {
@@ -110,27 +169,19 @@ impl Model {
             Ok(loaded) => loaded,
             Err(why) => {
                 self.failed.insert(fetch, why);
+                // What had come stays.
+                let parts = self.parts.extract_if(.., |part| part.last == range.first);
+                self.loaded.extend(parts);
                 return Ok(());
             }
         };
-        if loaded.position < asked_at || loaded.position < self.position {
-            return Err(format!("a load came too late to be followed: {:?}", loaded.position));
-        }
         let range = match loaded.known {
             Some(known) if known.is_empty() || !range.covers(&known) => {
                 return Err(format!("{known:?} is no part of {range:?}"));
             }
             known => known.unwrap_or(range),
         };
-        for pair in loaded.pairs {
-            if !range.contains(&pair.key) {
-                return Err(format!("{:?} is not in {range:?}", pair.key));
-            }
-            self.see(&pair.key, &pair.value)?;
-            if self.keys.insert(pair.key.clone(), pair.value).is_some() {
-                return Err(format!("{:?} was loaded twice", pair.key));
-            }
-        }
+        let range = self.behind_parts(range, (loaded.position, asked_at, loaded.pairs))?;
         self.loaded.push(range);
         Ok(())
     }
@@ -237,7 +288,7 @@ impl Stand {
         {
             let mut model = self.lock();
             let busy = model.loading.values().map(|(range, _)| range);
-            if busy.chain(&model.loaded).any(|other| other.overlaps(range)) {
+            if busy.chain(&model.loaded).chain(&model.parts).any(|other| other.overlaps(range)) {
                 return None;
             }
             let asked_at = model.position;

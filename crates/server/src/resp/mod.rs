@@ -33,6 +33,7 @@ mod flows;
 mod info;
 mod kept;
 mod keyspace;
+mod loads;
 mod memory;
 mod metrics;
 mod monitor;

@@ -4,6 +4,7 @@
 //! run again when the answer is there.
 
 use super::entrance::terms;
+use super::loads::{Brought, PAIR_BYTES};
 use super::session::{Session, Waiting};
 use super::{Flow, ShardService, Turn, encoder};
 use crate::config::{Config, ConfigError};
@@ -13,15 +14,14 @@ use crate::log::event;
 use crate::resp::parts::Stores;
 use crate::resp::parts::Waits;
 use crate::sources::{Answer, Asked, Hub, Tag, Told};
-use headwater_base::source::{Change, FetchId, Health, Loaded, News, Portion, Position, Written};
-use headwater_base::{KeyRange, Shard};
+use headwater_base::Shard;
+use headwater_base::source::{Change, Health, News, Position, Written};
 use headwater_command::{
     Args, Data, Keys, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec, Strings,
     Tables,
 };
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
 use headwater_node::table_options;
-use std::collections::VecDeque;
 
 /// Adds the sources and declares the tables of `config`.
 ///
@@ -66,48 +66,10 @@ pub(super) fn begin(
     Ok(())
 }
 
-/// What a pair takes besides its bytes: its place in a page, and in indexes.
-const PAIR_BYTES: usize = 64;
-
-/// A load's answer that waits for room.
-#[derive(Debug)]
-pub(super) struct LateLoad {
-    source: String,
-    fetch: FetchId,
-    answer: Result<Loaded, String>,
-    /// Since this moment of the server's life, in milliseconds.
-    since: u64,
-}
-
-/// Pairs of an answer that are looked at for what all of them will take.
-const PAIRS_LOOKED_AT: usize = 4096;
-
-/// What a load's answer will take here, of its pairs those whose keys are own ones; of a large one, about so much: it must not take
-/// long to know.
-fn bytes_loaded(answer: &Result<Loaded, String>, engine: &Engine) -> usize {
-    let pairs = answer.as_ref().map_or(&[][..], |loaded| &loaded.pairs);
-    let step = pairs.len() / PAIRS_LOOKED_AT + 1;
-    let looked_at = pairs.iter().step_by(step).filter(|pair| engine.owns(&pair.key));
-    step * looked_at.map(|pair| pair.key.len() + pair.value.len() + PAIR_BYTES).sum::<usize>()
-}
-
 impl ShardService {
     /// Until when something that is asked now may be waited for.
     pub(super) fn patience(&self) -> u64 {
         self.time.uptime + self.settings.config.sources.source_milliseconds_max
-    }
-
-    /// Passes a load on to its source.
-    pub(super) fn ask_load(
-        &mut self,
-        fetch: FetchId,
-        source: &str,
-        range: &KeyRange,
-        portion: Portion,
-    ) {
-        if let Err(text) = self.stores.hub.load(source, fetch, (range, portion), self.patience()) {
-            self.node.engine_mut().loaded(fetch, Err(text));
-        }
     }
 
     /// Takes what sources have told since the last turn, and gives up what is late.
@@ -144,7 +106,12 @@ impl ShardService {
             }
             let engine = self.node.engine_mut();
             match news {
-                News::Loaded { fetch, answer } => self.take_loaded(source, fetch, answer),
+                News::Loaded { fetch, answer } => {
+                    self.take_loaded(source, fetch, Brought::Answer(answer));
+                }
+                News::LoadedPart { fetch, part } => {
+                    self.take_loaded(source, fetch, Brought::Part(part));
+                }
                 News::Reset { range } => engine.source_reset(source, &range),
                 News::Health(health) => engine.source_health(source, health),
                 News::Written { answer: Ok(Written { position, .. }), .. } => {
@@ -206,84 +173,6 @@ impl ShardService {
         engine.changed(&tag.name, position, changes);
         let me = self.others.shards.as_ref().map_or(Shard(0), |shards| shards.me);
         tag.reach(me, position);
-    }
-
-    /// Takes a load's answer. Where there is no room for it yet, but a store is about to give some back, it waits.
-    fn take_loaded(&mut self, source: &str, fetch: FetchId, answer: Result<Loaded, String>) {
-        self.bound.gauge.begin_postponable(0);
-        let bytes = bytes_loaded(&answer, self.node.engine());
-        let fits = self.node.engine_mut().make_room(bytes);
-        if fits || !self.bound.gauge.gains_soon() {
-            self.bound.gauge.begin_command();
-            return self.give_loaded(source, fetch, answer, fits);
-        }
-        self.bound.gauge.begin_command();
-        let (source, since) = (source.to_owned(), self.time.uptime);
-        self.waits.late_loads.push_back(LateLoad { source, fetch, answer, since });
-    }
-
-    /// Tries again what there was no room for.
-    pub(super) fn take_late_loads(&mut self) {
-        while let Some(late) = self.waits.late_loads.pop_front() {
-            self.bound.gauge.begin_postponable(self.time.uptime.saturating_sub(late.since));
-            let bytes = bytes_loaded(&late.answer, self.node.engine());
-            let fits = self.node.engine_mut().make_room(bytes);
-            let comes = self.bound.gauge.gains_soon();
-            self.bound.gauge.begin_command();
-            if !fits && comes {
-                self.waits.late_loads.push_front(late);
-                return;
-            }
-            self.give_loaded(&late.source, late.fetch, late.answer, fits);
-        }
-    }
-
-    /// Passes on what waits for room of a source of which something is about to be forgotten: it came before that.
-    fn settle_late_loads(&mut self, source: &str) {
-        let (these, others) = core::mem::take(&mut self.waits.late_loads)
-            .into_iter()
-            .partition(|late| late.source == source);
-        self.waits.late_loads = others;
-        let these: VecDeque<LateLoad> = these;
-        for late in these {
-            self.bound.gauge.begin_command();
-            let bytes = bytes_loaded(&late.answer, self.node.engine());
-            let fits = self.node.engine_mut().make_room(bytes);
-            self.give_loaded(&late.source, late.fetch, late.answer, fits);
-        }
-    }
-
-    /// Passes a load's answer on. One that nobody waits for any more, or for which there is no room, leaves its range
-    /// followed by the source, which is told that it need not be.
-    fn give_loaded(
-        &mut self,
-        source: &str,
-        fetch: FetchId,
-        answer: Result<Loaded, String>,
-        fits: bool,
-    ) {
-        let found = answer.is_ok();
-        let known = answer.as_ref().ok().and_then(|loaded| loaded.known.clone());
-        let load = self.stores.hub.take_load(fetch);
-        let waited = load.as_ref().is_none_or(|(_, waited)| *waited);
-        let answer = if !waited {
-            Err(String::new())
-        } else if fits || !found {
-            answer
-        } else {
-            let bytes = bytes_loaded(&answer, self.node.engine());
-            Err(format!("{bytes} bytes were loaded, for which 'maxmemory' leaves no room"))
-        };
-        if let Some((range, _)) = load
-            && found
-            && answer.is_err()
-        {
-            // What the answer is not of is not followed.
-            self.stores.hub.unfollow(source, known.as_ref().unwrap_or(&range));
-        }
-        if waited {
-            self.node.engine_mut().loaded(fetch, answer);
-        }
     }
 
     /// Whether sources have a part in a command about data.

@@ -204,6 +204,10 @@ impl Sink for Outlets {
                 }
                 self.to(shard, News::Loaded { fetch: FetchId(fetch), answer })
             }
+            News::LoadedPart { fetch, part } => {
+                let (shard, fetch) = of_one(fetch.0);
+                self.to(shard, News::LoadedPart { fetch: FetchId(fetch), part })
+            }
             News::Declared { request, answer } => {
                 let (shard, request) = of_one(request);
                 self.to(shard, News::Declared { request, answer })

@@ -404,7 +404,7 @@ impl Hub {
     /// Notes what news settle, and whom they are for.
     pub(crate) fn settle(&mut self, source: &str, news: &News) -> Option<ConnectionId> {
         let (request, answer) = match news {
-            News::Loaded { .. } => return None,
+            News::Loaded { .. } | News::LoadedPart { .. } => return None,
             News::Health(health) => {
                 if let Some(known) = self.known.get_mut(source) {
                     known.health = health.clone();
@@ -429,6 +429,25 @@ impl Hub {
         let waited = self.pending.contains_key(&asked);
         self.settled(asked);
         Some((range, waited))
+    }
+
+    /// A part of what was asked for has come: the load is of what is left from now on. Gives that, if it was asked for here, and whether it is still
+    /// waited for.
+    pub(crate) fn take_part(
+        &mut self,
+        fetch: FetchId,
+        part: &KeyRange,
+    ) -> Option<(KeyRange, bool)> {
+        let (_, range) = self.loads.get_mut(&fetch)?;
+        if let [rest] = &range.without(part)[..] {
+            *range = rest.clone();
+        }
+        Some((range.clone(), self.pending.contains_key(&Asked::Load(fetch))))
+    }
+
+    /// A load is not waited for any more, whatever it brings.
+    pub(crate) fn give_up(&mut self, fetch: FetchId) {
+        self.settled(Asked::Load(fetch));
     }
 
     /// What was not answered by `now`, and is not waited for any more.

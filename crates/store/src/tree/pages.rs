@@ -120,11 +120,16 @@ impl Pages {
             page.set_word(at, word);
             return Inserted::Replaced(old);
         }
-        let last = &mut self.leaves[self.last as usize].page;
-        let behind_all = last.search(key) == Err(last.len());
-        let leaf = if behind_all { self.last } else { self.leaf_for(key) };
+        let last = &self.leaves[self.last as usize].page;
+        let (leaf, found) = match last.search(key) {
+            Err(at) if at == last.len() => (self.last, Err(at)),
+            _ => {
+                let leaf = self.leaf_for(key);
+                (leaf, self.leaves[leaf as usize].page.search(key))
+            }
+        };
         let page = &mut self.leaves[leaf as usize].page;
-        let at = match page.search(key) {
+        let at = match found {
             Ok(at) => {
                 let old = page.word(at);
                 page.set_word(at, word);

@@ -4,8 +4,8 @@ use super::Stage;
 use crate::service::{Service, Stopped, Time};
 use headwater_base::memory::Meter;
 use headwater_base::source::{
-    Attributes, Change, FetchId, Health, Loaded, News, Pair, Portion, Position, Sink, Source,
-    Written,
+    Attributes, Change, FetchId, Health, Loaded, LoadedPart, News, Pair, Portion, Position, Sink,
+    Source, Written,
 };
 use headwater_base::{KeyRange, Millis};
 use std::cell::Cell;
@@ -348,4 +348,56 @@ fn what_is_known_of_a_source_is_told() {
     assert!(text.contains("a source is named 'db' already"), "{text}");
     let (text, _) = scene.serve(0, "SOURCE.ADD d|b postgres postgres://x\r\n");
     assert!(text.contains("cannot be a source's name"), "{text}");
+}
+
+fn some(text: &str, first: &str, last: &str, position: u64) -> LoadedPart {
+    let known = KeyRange::new(first.as_bytes(), last.as_bytes());
+    let pairs = [(first.as_bytes(), text.as_bytes())].into_iter().collect();
+    LoadedPart { position: Position(position), pairs, known }
+}
+
+#[test]
+fn a_load_brings_parts_before_its_answer() {
+    let mut scene = Scene::declared(SET);
+    assert_eq!(scene.serve(0, "RANGE p|1 p|4\r\n").1, Stopped::Parked);
+    let Some(Request::Load(fetch, _)) = scene.ask() else { panic!("nothing is loaded") };
+    scene.tell(News::LoadedPart { fetch, part: some("one", "p|1", "p|2", 3) }, &[]);
+    assert_eq!(scene.serve(1, "GET p|1\r\n").0, "$3 one ");
+    scene.tell(News::LoadedPart { fetch, part: some("two", "p|2", "p|3", 3) }, &[]);
+    let loaded = Loaded { position: Position(3), pairs: vec![pair("p|3", "three")], known: None };
+    scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[0]);
+    assert_eq!(scene.serve(0, "").0, "*6 $3 p|1 $3 one $3 p|2 $3 two $3 p|3 $5 three ");
+    assert_eq!(scene.ask(), None);
+}
+
+#[test]
+fn parts_that_come_too_late_are_not_followed() {
+    let mut scene = Scene::declared(SET);
+    assert_eq!(scene.serve(0, "RANGE p|1 p|4\r\n").1, Stopped::Parked);
+    let Some(Request::Load(fetch, _)) = scene.ask() else { panic!("nothing is loaded") };
+    scene.tell(News::LoadedPart { fetch, part: some("one", "p|1", "p|2", 3) }, &[]);
+    scene.pass_time(5001);
+    assert_eq!(scene.stage.woken(), [0]);
+    assert!(scene.serve(0, "").0.contains("no answer within"));
+    // What had come stays, and only what comes now is given up.
+    assert_eq!(scene.serve(1, "GET p|1\r\n").0, "$3 one ");
+    scene.tell(News::LoadedPart { fetch, part: some("two", "p|2", "p|3", 3) }, &[]);
+    assert_eq!(scene.ask(), Some(Request::Unfollow(KeyRange::new(b"p|2", b"p|3"))));
+    let loaded = Loaded { position: Position(3), pairs: Vec::new(), known: None };
+    scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[]);
+    assert_eq!(scene.ask(), Some(Request::Unfollow(KeyRange::new(b"p|3", b"p|4"))));
+}
+
+#[test]
+fn a_load_that_finds_no_room_for_a_part_has_failed() {
+    let mut scene = Scene::declared(SET);
+    assert_eq!(scene.serve(0, "RANGE p|1 p|4\r\n").1, Stopped::Parked);
+    let Some(Request::Load(fetch, _)) = scene.ask() else { panic!("nothing is loaded") };
+    scene.stage.service.node.engine_mut().set_memory(Rc::new(Full), Some(1));
+    scene.tell(News::LoadedPart { fetch, part: some("one", "p|1", "p|2", 3) }, &[0]);
+    assert!(scene.serve(0, "").0.contains("leaves no room"));
+    assert_eq!(scene.ask(), Some(Request::Unfollow(KeyRange::new(b"p|1", b"p|2"))));
+    let loaded = Loaded { position: Position(3), pairs: Vec::new(), known: None };
+    scene.tell(News::Loaded { fetch, answer: Ok(loaded) }, &[]);
+    assert_eq!(scene.ask(), Some(Request::Unfollow(KeyRange::new(b"p|2", b"p|4"))));
 }
