@@ -67,6 +67,7 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
         derived.push(cost(all, site.port(owner), time, &timeline)? / alone);
     }
     server.signal(Signal::KILL);
+    manage(site, "DELETE", "")?;
     let median = |values: Vec<f64>| {
         spread(values).map_or(String::new(), |it| {
             format!("{:.2} ({:.2}–{:.2})", it.median, it.least, it.greatest)
@@ -142,12 +143,18 @@ fn load(connection: &mut Connection) -> Result<()> {
 
 /// Makes the stream that NATS's own rate is measured with, as the log's is made.
 fn prepare(site: &Site) -> Result<()> {
-    let inbox = "_INBOX.prepare";
-    let mut connection = site.nats(0, inbox)?;
     let text = format!(
         r#"{{"name":"RATE","subjects":["rate"],"storage":"file","num_replicas":{MACHINES}}}"#
     );
-    nats::publish(&mut connection.out, "$JS.API.STREAM.CREATE.RATE", inbox, text.as_bytes());
+    manage(site, "CREATE", &text)
+}
+
+/// Makes that stream, or deletes it.
+fn manage(site: &Site, what: &str, text: &str) -> Result<()> {
+    let inbox = "_INBOX.manage";
+    let mut connection = site.nats(0, inbox)?;
+    let subject = format!("$JS.API.STREAM.{what}.RATE");
+    nats::publish(&mut connection.out, &subject, inbox, text.as_bytes());
     connection.flush()?;
     let answer = nats::message(&mut connection)?.payload.unwrap_or_default();
     let answer = String::from_utf8_lossy(&answer).into_owned();

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -230,7 +231,28 @@ impl Site {
         Ok(())
     }
 
-    /// Starts all that does not run, and waits until all nodes serve and are in step.
+    /// Whether every server has all of every stream: who has not cannot lead, and two that remain would be none.
+    fn is_in_step(&self) -> bool {
+        let pages = (0..MACHINES).map(|at| self.page(at, "jsz?accounts=true&streams=true"));
+        let streams: Vec<Value> = pages
+            .filter_map(|page| page["account_details"][0]["stream_detail"].as_array().cloned())
+            .flatten()
+            .collect();
+        // Only who leads a stream knows of the others.
+        let led = |stream: &&Value| {
+            let cluster = &stream["cluster"];
+            let others = cluster["replicas"].as_array();
+            others.is_some_and(|others| {
+                others.len() + 1 == MACHINES && others.iter().all(|other| other["current"] == true)
+            })
+        };
+        let names: BTreeSet<_> = streams.iter().map(|stream| stream["name"].as_str()).collect();
+        let whole: BTreeSet<_> =
+            streams.iter().filter(led).map(|stream| stream["name"].as_str()).collect();
+        !names.is_empty() && names == whole
+    }
+
+    /// Starts all that does not run, and waits until NATS's servers are in step and all nodes serve.
     ///
     /// # Errors
     /// They do not come up.
@@ -240,6 +262,7 @@ impl Site {
                 self.restart(kind, at)?;
             }
         }
+        self.until("NATS's servers are in step", Self::is_in_step)?;
         self.owner()?;
         for at in 0..MACHINES {
             self.until("every node forwards", |site| {
