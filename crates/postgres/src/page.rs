@@ -403,6 +403,26 @@ mod tests {
         }
     }
 
+    /// A row of columns of these types.
+    fn draw_row(random: &mut fastrand::Rng, types: &[(&str, bool)]) -> Vec<String> {
+        const LETTERS: [&str; 7] = ["a", "b", "{", "|", "}", "!", "é"];
+        let one = |(name, _): &(&str, bool)| match *name {
+            "text" => {
+                let length = random.usize(0..3);
+                (0..length).map(|_| LETTERS[random.usize(0..LETTERS.len())]).collect()
+            }
+            "numeric" | "float4" => format!("{:.3}", f64::from(random.i16(-12..12)) / 8.0),
+            _ => random.i16(-12..12).to_string(),
+        };
+        types.iter().map(one).collect()
+    }
+
+    /// Whether a text is another one and a byte that is not behind `|`, at least.
+    fn begins(text: &str, first: &str) -> bool {
+        let rest = text.strip_prefix(first);
+        rest.is_some_and(|rest| rest.as_bytes().first().is_some_and(|&byte| byte <= b'|'))
+    }
+
     #[test]
     fn what_is_known_of_a_range_is_all_there_is() {
         let mut random = fastrand::Rng::with_seed(11);
@@ -416,24 +436,10 @@ mod tests {
             &[("int2", true), ("text", false)],
             &[("plain", true), ("text", true), ("int2", true)],
         ];
-        let letters = ["a", "b", "{", "|", "}", "!", "é"];
         let (mut parts, mut unknown, mut streamed) = ([0; 2], 0, 0);
         for _ in 0..20_000 {
             let types = shapes[random.usize(0..shapes.len())];
-            let mut row = || -> Vec<String> {
-                let one = |(name, _): &(&str, bool)| match *name {
-                    "text" => {
-                        let length = random.usize(0..3);
-                        (0..length).map(|_| letters[random.usize(0..letters.len())]).collect()
-                    }
-                    "numeric" | "float4" => {
-                        format!("{:.3}", f64::from(random.i16(-12..12)) / 8.0)
-                    }
-                    _ => random.i16(-12..12).to_string(),
-                };
-                types.iter().map(one).collect()
-            };
-            let rows: BTreeSet<_> = (0..14).map(|_| row()).collect();
+            let rows: BTreeSet<_> = (0..14).map(|_| draw_row(&mut random, types)).collect();
             let portion = Portion {
                 rows: random.bool().then(|| random.u64(1..8)),
                 reverse: random.bool(),
@@ -473,13 +479,7 @@ mod tests {
                 }
                 let mut taken = PageRows::new(&page, &query);
                 if let (Edge::Below(at), Some(first)) = (page.edge, answer.first()) {
-                    let longer = |row: &&&Vec<String>| {
-                        let rest = row[at].strip_prefix(&*first[at]);
-                        rest.is_some_and(|rest| {
-                            rest.as_bytes().first().is_some_and(|&byte| byte <= b'|')
-                        })
-                    };
-                    taken.is_begun_by_first = answer.iter().any(|row| longer(&row));
+                    taken.is_begun_by_first = answer.iter().any(|row| begins(&row[at], &first[at]));
                 }
                 let mut told = BTreeSet::new();
                 for row in answer.iter().take(page.rows as usize) {

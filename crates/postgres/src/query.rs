@@ -214,15 +214,7 @@ fn load_page(
         }
         _ => true,
     };
-    let done = match page.prepared(query).filter(|_| connection.prepares()) {
-        Some((rows, parameters)) => {
-            let [begin, lock, look, end] = around(query, signature);
-            let rows = Statement { sql: &rows, parameters: &parameters };
-            let all = [(&*begin).into(), (&*lock).into(), (&*look).into(), rows, (&*end).into()];
-            connection.query_prepared_while(&all, come)
-        }
-        None => connection.query_while(&opening(query, signature, &page.sql(query)), come),
-    };
+    let done = ask(connection, page, query, signature, come);
     if !wanted {
         connection.abandon();
         return Err(Error {
@@ -274,6 +266,23 @@ fn load_page(
         return Err(Error { message, code: TOO_MUCH.to_owned() });
     }
     Ok(found)
+}
+
+/// Sends the statements of a page, prepared ones where they may be, and reads what comes.
+fn ask(
+    connection: &mut Connection,
+    page: &Page,
+    query: &Query,
+    signature: &str,
+    come: impl FnMut(Come<'_>) -> bool,
+) -> Result<(), Error> {
+    let Some((rows, parameters)) = page.prepared(query).filter(|_| connection.prepares()) else {
+        return connection.query_while(&opening(query, signature, &page.sql(query)), come);
+    };
+    let [begin, lock, look, end] = around(query, signature);
+    let rows = Statement { sql: &rows, parameters: &parameters };
+    let all = [(&*begin).into(), (&*lock).into(), (&*look).into(), rows, (&*end).into()];
+    connection.query_prepared_while(&all, come)
 }
 
 impl Alone<'_> {

@@ -126,7 +126,7 @@ impl Answer {
     }
 
     /// Takes the next pairs.
-    pub(super) fn take(&mut self, count: usize, each: &mut dyn FnMut(&[u8], &[u8], Attributes)) {
+    pub(super) fn take(&mut self, count: usize, each: &mut impl FnMut(&[u8], &[u8], Attributes)) {
         match &mut self.pairs {
             AnswerPairs::Single(pairs) => {
                 for Pair { key, value, attributes } in pairs.by_ref().take(count) {
