@@ -175,6 +175,8 @@ impl State {
         load.generation = table.generation;
         load.begun = Instant::now();
         load.attempt += 1;
+        // What a query gave that has broken off is not of the moment that this one sees.
+        (load.found, load.is_all) = (None, false);
         let (attempt, portion, rows_max) = (load.attempt, load.portion, page_rows(table.row_bytes));
         Some(Query { ready, range: load.range.clone(), portion, attempt, rows_max })
     }
@@ -236,6 +238,11 @@ impl State {
         }
         self.answer(fetch);
         self.loads.get(&fetch).is_some_and(|load| load.attempt == attempt)
+    }
+
+    /// Whether a load that is under way has begun another query since this one.
+    pub(crate) fn is_outdated(&self, fetch: FetchId, attempt: u64) -> bool {
+        self.loads.get(&fetch).is_some_and(|load| load.attempt != attempt)
     }
 
     /// Puts what a query gave to what it gave before; whether it is the load's query still.

@@ -246,6 +246,11 @@ impl<'a> PageRows<'a> {
         Some((std::mem::replace(&mut self.pairs, rest), known))
     }
 
+    /// Whether the keys have come in the order that is believed in.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
     /// The pairs, and the part of the range that they are all of (`None`: all of it), where some of it is known. `cut`: some rows were not
     /// taken.
     pub(crate) fn end(mut self, cut: bool) -> Option<(PackedPairs, Option<KeyRange>)> {

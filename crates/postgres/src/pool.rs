@@ -396,7 +396,18 @@ fn attempt_load(
         state.jobs.extend(again);
         state.put_back = true;
     }
+    let outdated = |state: &State| match &queries[..] {
+        [(fetch, query)] => state.is_outdated(*fetch, query.attempt),
+        _ => false,
+    };
     let found = match found {
+        // Another query of the load is under way, or will be: what has become of this one is nothing to anybody.
+        Err(error) if outdated(&shared.lock()) => {
+            if error.is_broken() {
+                connection.abandon();
+            }
+            return Ok(());
+        }
         Err(error) if error.code == ALTERED_CODE => {
             signature::look(shared, connection)?;
             let mut state = shared.lock();

@@ -51,8 +51,7 @@ impl Connection {
         statements: &[Statement<'_>],
         mut come: impl FnMut(Come<'_>) -> bool,
     ) -> Result<(), Error> {
-        let texts: Vec<_> = statements.iter().map(|statement| statement.sql).collect();
-        let texts = texts.join("; ");
+        let texts = texts_of(statements);
         let known = self.prepared.groups.get(&texts).copied();
         let group = known.unwrap_or(self.prepared.begun);
         if known.is_none() {
@@ -85,16 +84,22 @@ impl Connection {
             // Whatever it was, they are prepared again.
             Err(_) => self.prepared.groups.clear(),
         }
-        done.map_err(|error| match known.is_some() && error.code == "0A000" {
+        // Also where it was altered between the one and the other.
+        done.map_err(|error| match error.code == "0A000" {
             true => Error { code: OUTDATED_CODE.to_owned(), ..error },
             false => error,
         })
     }
 
-    /// Whether statements may be prepared here, as far as that is limited.
-    pub(crate) fn prepares(&self) -> bool {
-        self.prepared.groups.len() < GROUPS_MAX
+    /// Whether these statements are prepared here, or may be.
+    pub(crate) fn prepares(&self, statements: &[Statement<'_>]) -> bool {
+        let groups = &self.prepared.groups;
+        groups.len() < GROUPS_MAX || groups.contains_key(&texts_of(statements))
     }
+}
+
+fn texts_of(statements: &[Statement<'_>]) -> String {
+    statements.iter().map(|statement| statement.sql).collect::<Vec<_>>().join("; ")
 }
 
 fn name(group: u64, at: usize) -> String {

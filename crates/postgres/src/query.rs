@@ -255,11 +255,12 @@ fn load_page(
         bytes_told = bytes;
         alone.found((&snapshot, horizon), pairs, known);
     }
+    let is_ordered = rows.is_ordered();
     let found = rows.end(cut).map(|(pairs, known)| {
         let _held = Some(Arc::new(held));
         Found { snapshot, horizon, pairs, known, _held }
     });
-    if found.is_none() && bytes_told > 0 {
+    if bytes_told > 0 && (found.is_none() || !is_ordered) {
         // P2 was believed in vain, and so were the parts.
         shared.lock().reset(query.range.clone());
         let message = "the rows of a range did not come in the order of their keys".to_owned();
@@ -276,13 +277,15 @@ fn ask(
     signature: &str,
     come: impl FnMut(Come<'_>) -> bool,
 ) -> Result<(), Error> {
-    let Some((rows, parameters)) = page.prepared(query).filter(|_| connection.prepares()) else {
-        return connection.query_while(&opening(query, signature, &page.sql(query)), come);
-    };
-    let [begin, lock, look, end] = around(query, signature);
-    let rows = Statement { sql: &rows, parameters: &parameters };
-    let all = [(&*begin).into(), (&*lock).into(), (&*look).into(), rows, (&*end).into()];
-    connection.query_prepared_while(&all, come)
+    if let Some((rows, parameters)) = page.prepared(query) {
+        let [begin, lock, look, end] = around(query, signature);
+        let rows = Statement { sql: &rows, parameters: &parameters };
+        let all = [(&*begin).into(), (&*lock).into(), (&*look).into(), rows, (&*end).into()];
+        if connection.prepares(&all) {
+            return connection.query_prepared_while(&all, come);
+        }
+    }
+    connection.query_while(&opening(query, signature, &page.sql(query)), come)
 }
 
 impl Alone<'_> {

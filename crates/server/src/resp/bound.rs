@@ -11,7 +11,7 @@
 use super::session::Queue;
 use super::{Flow, ShardService, Turn, encoder};
 use crate::config::{Config, ConfigError};
-use crate::memory::{ClientShare, Sample, Size};
+use crate::memory::{ClientShare, STORE_PATIENCE, Sample, Size};
 use crate::resp::parts::MemoryBound;
 use headwater_base::memory::Meter;
 use headwater_command::bits::field_steps;
@@ -129,10 +129,11 @@ impl ShardService {
                 common.ask(engine.excess(soon));
                 let over = engine.excess(0);
                 let own = common.own_part(over).max(over.min(limit / LEAST_PART));
-                let fits = over == 0
-                    || engine.give_up(own)
-                    || common.may_gain()
-                    || self.bound.gauge.is_store_writing();
+                let fits = over == 0 || engine.give_up(own) || common.may_gain();
+                if fits {
+                    self.bound.lacks_since.set(None);
+                }
+                let fits = fits || self.bound.waits_for_store(self.time.uptime);
                 let others = common.tell_clients(clients);
                 (fits, share_beside(others, self.bound.clients_share, common.shards()))
             }
@@ -413,6 +414,13 @@ impl ShardService {
 }
 
 impl MemoryBound {
+    /// Whether a store is about to give back what is lacking: for as long as a command would wait for it.
+    fn waits_for_store(&self, now: u64) -> bool {
+        let since = self.lacks_since.get().unwrap_or(now);
+        self.lacks_since.set(Some(since));
+        now.saturating_sub(since) < STORE_PATIENCE && self.gauge.is_store_writing()
+    }
+
     /// Checks the memory settings against what the server takes as it is.
     pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
         let ready = (self.at_start.resident > 0).then_some(self.at_start);

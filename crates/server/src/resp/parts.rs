@@ -33,6 +33,7 @@ use headwater_base::Shard;
 use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_engine::{EngineError, Ticket};
 use headwater_protocol::resp::{Limits, RequestParser};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub(crate) struct MemoryBound {
     pub(crate) at_start: Sample,
     /// When memory was looked at last.
     pub(crate) looked_at: u64,
+    /// Since when there is too little, and nothing else can go: in milliseconds of the server's life.
+    pub(crate) lacks_since: Cell<Option<u64>>,
     pub(crate) program: ProgramPages,
 }
 
@@ -73,6 +76,7 @@ impl MemoryBound {
             clients_bytes_max: usize::MAX,
             at_start: Sample::default(),
             looked_at: 0,
+            lacks_since: Cell::new(None),
             program: ProgramPages::of_server(),
         }
     }
