@@ -24,7 +24,7 @@ use headwater_base::KeyRange;
 use headwater_pattern::Join;
 use headwater_policy::Order;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::{Slab, TableId};
+use headwater_store::{Chunks, TableId};
 
 /// A value may be spilled if it takes at most this part of the memory limit: reading it wants as much.
 const LIMIT_SHARE: usize = 64;
@@ -38,10 +38,19 @@ struct Record {
     was_read: bool,
 }
 
+#[derive(Debug)]
+enum Slot {
+    Used(Record),
+    /// The next free one.
+    Free(Option<u32>),
+}
+
 /// The values by the numbers of their handles.
 #[derive(Debug, Default)]
 pub(crate) struct SpilledValues {
-    records: Slab<Record>,
+    slots: Chunks<Slot>,
+    free: Option<u32>,
+    len: usize,
     /// The shortest value that goes to disk, in bytes.
     pub(super) value_bytes_min: usize,
 }
@@ -49,33 +58,58 @@ pub(crate) struct SpilledValues {
 impl SpilledValues {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.records.len()
+        self.len
     }
 
     /// Bytes that their records take.
     pub(crate) fn bytes(&self) -> usize {
-        self.records.bytes()
+        self.slots.bytes()
     }
 
     fn insert(&mut self, spilled: Spilled) -> u32 {
         let record = Record { id: spilled.id, len: spilled.len as u32, was_read: false };
-        self.records.insert(record)
+        self.len += 1;
+        let Some(number) = self.free else {
+            self.slots.push(Slot::Used(record));
+            return (self.slots.len() - 1) as u32;
+        };
+        let before = core::mem::replace(&mut self.slots[number as usize], Slot::Used(record));
+        self.free = match before {
+            Slot::Free(next) => next,
+            Slot::Used(_) => unreachable!("W1: what is listed as free is free"),
+        };
+        number
+    }
+
+    fn record(&self, number: u32) -> &Record {
+        match self.slots.get(number as usize) {
+            Some(Slot::Used(record)) => record,
+            _ => unreachable!("W1: a handle's record is there"),
+        }
     }
 
     /// What the port knows it by.
     pub(crate) fn get(&self, number: u32) -> Spilled {
-        let record = &self.records[number];
+        let record = self.record(number);
         Spilled { id: record.id, len: record.len as usize }
     }
 
     /// Notes a read; whether there was one before.
     fn note_read(&mut self, number: u32) -> bool {
-        core::mem::replace(&mut self.records[number].was_read, true)
+        match &mut self.slots[number as usize] {
+            Slot::Used(record) => core::mem::replace(&mut record.was_read, true),
+            Slot::Free(_) => false,
+        }
     }
 
     fn remove(&mut self, number: u32) -> Spilled {
-        let record = self.records.remove(number).expect("W1: a handle's record is there");
-        Spilled { id: record.id, len: record.len as usize }
+        let spilled = self.get(number);
+        self.slots[number as usize] = Slot::Free(self.free.replace(number));
+        self.len -= 1;
+        if self.len == 0 {
+            self.clear();
+        }
+        spilled
     }
 
     fn clear(&mut self) {
@@ -266,8 +300,10 @@ impl BaseData {
 
     /// Forgets all that is spilled.
     pub(crate) fn drop_all_spilled(&mut self) {
-        for record in self.spilled.records.iter() {
-            self.spilling.remove(record.id);
+        for slot in self.spilled.slots.iter() {
+            if let Slot::Used(record) = slot {
+                self.spilling.remove(record.id);
+            }
         }
         self.spilled.clear();
         self.spilling.clear();

@@ -35,7 +35,7 @@ use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::hash::Secret;
 use headwater_pool::prefetch;
-use headwater_store::{GroupId, Index, Slab, TableId};
+use headwater_store::{Chunks, GroupId, Index, TableId};
 use intervals::Intervals;
 use targets::TargetSet;
 use text::Text;
@@ -82,7 +82,8 @@ pub(crate) enum Trail {
 /// All updaters of one shard.
 #[derive(Debug)]
 pub(crate) struct Updaters {
-    updaters: Slab<Updater>,
+    updaters: Chunks<Option<Updater>>,
+    free: Vec<u32>,
     by_prefix: Index,
     pub(crate) contexts: Contexts,
     targets: usize,
@@ -104,7 +105,8 @@ fn filed_span<'a>(prefix: &[u8], span: &'a KeyRange) -> Option<&'a KeyRange> {
 impl Updaters {
     pub(crate) fn new(secret: Secret) -> Self {
         Self {
-            updaters: Slab::new(),
+            updaters: Chunks::new(),
+            free: Vec::new(),
             by_prefix: Index::new(),
             contexts: Contexts::new(secret),
             targets: 0,
@@ -139,8 +141,9 @@ impl Updaters {
     pub(crate) fn find(&self, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
         self.by_prefix
             .find(hash(&self.secret, reader, prefix), |id| {
-                let updater = &self.updaters[id];
-                updater.reader == reader && *updater.prefix == *prefix
+                self.updaters[id as usize]
+                    .as_ref()
+                    .is_some_and(|updater| updater.reader == reader && *updater.prefix == *prefix)
             })
             .map(UpdaterId)
     }
@@ -157,13 +160,22 @@ impl Updaters {
             bounded: None,
         };
         self.bytes += updater.prefix.bytes();
-        let id = self.updaters.insert(updater);
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.updaters[id as usize] = Some(updater);
+                id
+            }
+            None => {
+                self.updaters.push(Some(updater));
+                (self.updaters.len() - 1) as u32
+            }
+        };
         self.by_prefix.insert(hash(&self.secret, reader, prefix), id);
         UpdaterId(id)
     }
 
     fn updater(&self, id: UpdaterId) -> &Updater {
-        &self.updaters[id.0]
+        self.updaters[id.0 as usize].as_ref().expect("an updater lives while it has targets (U2)")
     }
 
     /// Whose updater it is, and the leading components that it watches.
@@ -191,7 +203,7 @@ impl Updaters {
         match trail {
             Trail::Hash(hash) => {
                 let Some(id) = self.by_prefix.find(hash, |_| true) else { return Trail::End };
-                prefetch(&self.updaters[id]);
+                prefetch(&self.updaters[id as usize]);
                 Trail::Updater(UpdaterId(id))
             }
             Trail::Updater(id) => {
@@ -219,7 +231,7 @@ impl Updaters {
     }
 
     fn file(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) {
-        let updater = &mut self.updaters[id.0];
+        let updater = self.updaters[id.0 as usize].as_mut().expect("found or made just now");
         let before = updater.bytes();
         match span {
             None => updater.open.insert(target),
@@ -232,7 +244,7 @@ impl Updaters {
     }
 
     fn unfile(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {
-        let updater = &mut self.updaters[id.0];
+        let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
         let before = updater.bytes();
         let removed = match (span, &mut updater.bounded) {
             (None, _) => updater.open.remove(target),
@@ -249,13 +261,14 @@ impl Updaters {
         let filed = filed_span(&self.updater(id).prefix, span);
         let removed = self.unfile(id, filed, target);
         assert!(removed, "a target is filed under its span (U1)");
-        let updater = &mut self.updaters[id.0];
+        let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
         if updater.open.is_empty() && updater.bounded.as_ref().is_none_or(|spans| spans.is_empty())
         {
             let hash = hash(&self.secret, updater.reader, &updater.prefix);
             self.bytes = self.bytes - updater.prefix.bytes() - updater.bytes();
             self.by_prefix.remove(hash, id.0);
-            self.updaters.remove(id.0);
+            self.updaters[id.0 as usize] = None;
+            self.free.push(id.0);
         }
     }
 
@@ -304,7 +317,7 @@ impl Updaters {
     /// Appends the targets of some readers, in order, whose spans may have keys in `range`. A walk over all updaters, once
     /// for all of these readers.
     pub(crate) fn reading(&self, readers: &[Reader], range: &KeyRange, found: &mut Vec<Target>) {
-        for updater in self.updaters.iter() {
+        for updater in self.updaters.iter().flatten() {
             if readers.binary_search(&updater.reader).is_ok()
                 && KeyRange::prefix(&updater.prefix).overlaps(range)
             {
@@ -319,7 +332,7 @@ impl Updaters {
         concerned: &dyn Fn(&KeyRange) -> bool,
     ) -> BTreeSet<StatusId> {
         let mut found = Vec::new();
-        for updater in self.updaters.iter() {
+        for updater in self.updaters.iter().flatten() {
             let whole = !updater.prefix.ends_with(b"|");
             let range = if whole {
                 KeyRange::point(&updater.prefix)

@@ -21,12 +21,13 @@ impl<N: Note> Table<N> {
         while done < most {
             match self.groups.last_mut() {
                 None => break,
-                Some((number, group)) => {
+                Some(None) => _ = self.groups.pop(),
+                Some(Some(group)) => {
                     let left = most - done;
                     let keys = dissolve(&mut group.tree, &mut each, left);
                     done += keys;
                     if keys < left {
-                        self.groups.remove(number);
+                        self.groups.pop();
                     }
                 }
             }
