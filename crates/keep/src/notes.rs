@@ -37,7 +37,7 @@ impl Notes {
         Position(lock(&self.front.shared.progress).committed)
     }
 
-    /// The last moment at which keys were gone because their time was over ([`BaseStore::note_time`]).
+    /// The last moment at which keys were gone because their time was over ([`note_time`](headwater_base::source::BaseStore::note_time)).
     ///
     /// # Errors
     /// As for [`Notes::read`].

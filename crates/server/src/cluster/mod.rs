@@ -3,7 +3,7 @@
 //! Nothing here speaks to a node: the bucket of owners says who owns what, who lives and who is drained, and takes what nodes are to do. So all of it needs
 //! the rights that a node has at NATS, and none at a node.
 //!
-//! Who is *heard* is seen by waiting: a node writes its key every second, so a key that stays unchanged for [`GONE`] is one of a node that is away, by
+//! Who is *heard* is seen by waiting: a node writes its key every second, so a key that stays unchanged for a few seconds is one of a node that is away, by
 //! whatever clock. Owners' leases are looked at in the same way.
 
 mod create;

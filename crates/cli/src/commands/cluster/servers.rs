@@ -45,7 +45,7 @@ impl ServersArgs {
 /// The cluster that a subcommand is about.
 #[derive(Clone, clap::Args)]
 pub(crate) struct ClusterChoice {
-    /// Read settings from this file, those of [cluster] (see headwater.example.toml)
+    /// Read settings from this file, those of its section "cluster" (see headwater.example.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
