@@ -12,7 +12,7 @@ pub trait Meter: Debug {
     /// Looks anew at what is estimated between two looks.
     fn look_again(&self) {}
 
-    /// So many bytes are about to be taken at once: who else takes memory should know beforehand.
+    /// Says that the operation under way is about to take so many bytes at once, so that others that share the bound leave them free.
     fn announce(&self, _bytes: usize) {}
 
     /// Has others that share the bound give up about so many bytes, where nothing here can go. Whether it is worth while

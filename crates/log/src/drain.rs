@@ -14,44 +14,20 @@
 //!   and else when the server has completed what is under way ([`ReplicaEffect::Leave`](crate::ReplicaEffect::Leave)). Nothing of W1 to W3 depends on that: a
 //!   node that reads the key late, or never, owns the shard as any other does.
 
-use crate::fields::{number, take, text};
+use crate::fields::{BadValue, ValueKind, take, text, write_text};
 use crate::ownership::LeaseTimes;
 use crate::seam::{BucketAnswer, BucketRequest, Monotonic, Revision};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
-use headwater_base::hash::stable_hash;
 
-const MAGIC: [u8; 4] = *b"HWDR";
-const FORMAT: u16 = 1;
-const SEED: u64 = 0x6c6f_6720_6472_6e31;
+const DRAINED: ValueKind =
+    ValueKind { magic: *b"HWDR", seed: 0x6c6f_6720_6472_6e31, has_state: false };
 
 /// The nodes that are drained.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DrainedNodes {
     names: BTreeSet<String>,
-}
-
-/// Why bytes do not name the drained nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadDrained {
-    /// They are damaged, or somebody else's.
-    Damaged,
-    /// Their format is not one that this version reads.
-    Format(u16),
-}
-
-impl fmt::Display for BadDrained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged => f.write_str("it is damaged, or was not written by Headwater"),
-            Self::Format(format) => write!(
-                f,
-                "it has format {format}, and this version of Headwater reads format {FORMAT} alone"
-            ),
-        }
-    }
 }
 
 impl DrainedNodes {
@@ -85,52 +61,26 @@ impl DrainedNodes {
     /// There are 65536 nodes or more, or a name has 64 KiB or more.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let length = |length: usize| u16::try_from(length).expect("few nodes with short names");
-        let mut bytes = Vec::new();
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
-        bytes.extend_from_slice(&[0; 2 + 8]);
-        bytes.extend_from_slice(&length(self.names.len()).to_le_bytes());
-        for name in &self.names {
-            bytes.extend_from_slice(&length(name.len()).to_le_bytes());
-            bytes.extend_from_slice(name.as_bytes());
-        }
-        let checksum = stable_hash(SEED, &bytes[16..]);
-        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
-        bytes
+        DRAINED.encode([0, 0], |bytes| {
+            let count = u16::try_from(self.names.len()).expect("few nodes are drained");
+            bytes.extend_from_slice(&count.to_le_bytes());
+            self.names.iter().for_each(|name| write_text(name, bytes));
+        })
     }
 
     /// Reads the key's value. Where there is no such key, nobody is drained.
     ///
     /// # Errors
     /// It does not name them.
-    pub fn decode(revision: Revision, bytes: &[u8]) -> Result<Self, BadDrained> {
+    pub fn decode(revision: Revision, bytes: &[u8]) -> Result<Self, BadValue> {
         if revision == Revision(0) {
             return Ok(Self::default());
         }
-        if bytes.len() < 6 || bytes[..4] != MAGIC {
-            return Err(BadDrained::Damaged);
-        }
-        let format = u16::from_le_bytes([bytes[4], bytes[5]]);
-        if format != FORMAT {
-            return Err(BadDrained::Format(format));
-        }
-        Self::fields(bytes).ok_or(BadDrained::Damaged)
-    }
-
-    fn fields(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.get(6..)?;
-        let zero = take(&mut rest, 2)?;
-        let told = number(&mut rest)?;
-        if zero != [0, 0] || told != stable_hash(SEED, rest) {
-            return None;
-        }
-        let count = u16::from_le_bytes(take(&mut rest, 2)?.try_into().ok()?);
-        let mut drained = Self::default();
-        for _ in 0..count {
-            drained.names.insert(text(&mut rest)?);
-        }
-        rest.is_empty().then_some(drained)
+        DRAINED.decode(bytes, |_, rest| {
+            let count = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?);
+            let names = (0..count).map(|_| text(rest)).collect::<Option<_>>()?;
+            Some(Self { names })
+        })
     }
 }
 
@@ -197,7 +147,7 @@ impl DrainLook {
     ///
     /// # Errors
     /// The key cannot be read: what was known before is true still, and a node that has not read it yet does not own.
-    pub fn answered(&mut self, answer: &BucketAnswer, now: Monotonic) -> Result<(), BadDrained> {
+    pub fn answered(&mut self, answer: &BucketAnswer, now: Monotonic) -> Result<(), BadValue> {
         if self.pending.take_if(|(tag, _)| *tag == answer.tag()).is_none() {
             return Ok(());
         }

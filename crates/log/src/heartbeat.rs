@@ -1,6 +1,7 @@
 //! A node's own writes to the bucket: they hold its name, and show that the bucket can be written (W2).
 
-use crate::owner::{BadOwner, Owner};
+use crate::fields::BadValue;
+use crate::owner::Owner;
 use crate::ownership::LeaseTimes;
 use crate::seam::{BucketAnswer, BucketRequest, Monotonic, PutOutcome, Revision};
 use alloc::format;
@@ -22,7 +23,7 @@ pub enum HeartbeatError {
         /// The key.
         key: String,
         /// What is wrong with it.
-        bad: BadOwner,
+        bad: BadValue,
     },
 }
 

@@ -47,10 +47,11 @@ mod seam;
 mod snapshot;
 
 pub use appender::{AppendWindow, Appender, Progress, Turn};
-pub use drain::{BadDrained, DrainLook, DrainedNodes};
+pub use drain::{DrainLook, DrainedNodes};
+pub use fields::BadValue;
 pub use heartbeat::{Heartbeat, HeartbeatError};
-pub use order::{BadOrder, SnapshotOrder};
-pub use owner::{BadOwner, Owner};
+pub use order::SnapshotOrder;
+pub use owner::Owner;
 pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
 pub use reader::{LogEntry, LogPosition, LogReader, StopReason};
 pub use record::{BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RecordHeader, RecordKind};
@@ -59,6 +60,4 @@ pub use seam::{
     AppendOutcome, Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogBatch, LogRequest,
     MessageId, Monotonic, PutOutcome, Revision, Sequence,
 };
-pub use snapshot::{
-    BadSnapshot, LogExtent, SnapshotEffect, SnapshotMark, SnapshotTaken, Snapshots,
-};
+pub use snapshot::{LogExtent, SnapshotEffect, SnapshotMark, SnapshotTaken, Snapshots};

@@ -4,16 +4,13 @@
 //! owner    magic:4 format:2 state:1 zero:1 checksum:8 | epoch:8 incarnation:8 node:2+ address:2+
 //! ```
 
-use crate::fields::{number, text};
+use crate::fields::{BadValue, ValueKind, number, text, write_text};
 use crate::record::Epoch;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
-use headwater_base::hash::stable_hash;
 
-const MAGIC: [u8; 4] = *b"HWOW";
-const FORMAT: u16 = 1;
-const SEED: u64 = 0x6c6f_6720_6f77_6e31;
+const OWNER: ValueKind =
+    ValueKind { magic: *b"HWOW", seed: 0x6c6f_6720_6f77_6e31, has_state: true };
 
 /// Who owns a shard, or has owned it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,31 +27,6 @@ pub struct Owner {
     pub released: bool,
 }
 
-/// Why bytes name no owner.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadOwner {
-    /// They are damaged, or somebody else's.
-    Damaged,
-    /// Their format is not one that this version reads.
-    Format(u16),
-}
-
-impl fmt::Display for BadOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged => f.write_str("it is damaged, or was not written by Headwater"),
-            Self::Format(format) => write!(
-                f,
-                "it has format {format}, and this version of Headwater reads format {FORMAT} alone"
-            ),
-        }
-    }
-}
-
-fn checksum_of(bytes: &[u8]) -> u64 {
-    stable_hash(SEED ^ stable_hash(SEED, &bytes[..8]), &bytes[16..])
-}
-
 impl Owner {
     /// Whether `other` is the same life of the same node.
     #[must_use]
@@ -68,46 +40,27 @@ impl Owner {
     /// Name or address have 64 KiB or more.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
-        bytes.extend_from_slice(&[u8::from(self.released), 0]);
-        bytes.extend_from_slice(&[0; 8]);
-        bytes.extend_from_slice(&self.epoch.0.to_le_bytes());
-        bytes.extend_from_slice(&self.incarnation.to_le_bytes());
-        for text in [&self.node, &self.address] {
-            let length = u16::try_from(text.len()).expect("names and addresses are short");
-            bytes.extend_from_slice(&length.to_le_bytes());
-            bytes.extend_from_slice(text.as_bytes());
-        }
-        let checksum = checksum_of(&bytes);
-        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
-        bytes
+        OWNER.encode([u8::from(self.released), 0], |bytes| {
+            bytes.extend_from_slice(&self.epoch.0.to_le_bytes());
+            bytes.extend_from_slice(&self.incarnation.to_le_bytes());
+            write_text(&self.node, bytes);
+            write_text(&self.address, bytes);
+        })
     }
 
     /// Reads a key's value.
     ///
     /// # Errors
     /// It names no owner.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadOwner> {
-        if bytes.len() < 6 || bytes[..4] != MAGIC {
-            return Err(BadOwner::Damaged);
-        }
-        let format = u16::from_le_bytes([bytes[4], bytes[5]]);
-        if format != FORMAT {
-            return Err(BadOwner::Format(format));
-        }
-        Self::fields(bytes).ok_or(BadOwner::Damaged)
-    }
-
-    fn fields(bytes: &[u8]) -> Option<Self> {
-        let (head, mut rest) = bytes.split_at_checked(16)?;
-        if head[8..] != checksum_of(bytes).to_le_bytes() || head[6] > 1 || head[7] != 0 {
-            return None;
-        }
-        let (epoch, incarnation) = (Epoch(number(&mut rest)?), number(&mut rest)?);
-        let (node, address) = (text(&mut rest)?, text(&mut rest)?);
-        let owner = Self { node, address, incarnation, epoch, released: head[6] == 1 };
-        rest.is_empty().then_some(owner)
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadValue> {
+        OWNER.decode(bytes, |state, rest| {
+            let released = match state {
+                [released @ (0 | 1), 0] => released == 1,
+                _ => return None,
+            };
+            let (epoch, incarnation) = (Epoch(number(rest)?), number(rest)?);
+            let (node, address) = (text(rest)?, text(rest)?);
+            Some(Self { node, address, incarnation, epoch, released })
+        })
     }
 }

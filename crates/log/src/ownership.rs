@@ -7,7 +7,8 @@
 //!
 //! An owner whose lease is older than 2 s has not lost the shard: if its next renewal succeeds, nobody has taken it, and it goes on.
 
-use crate::owner::{BadOwner, Owner};
+use crate::fields::BadValue;
+use crate::owner::Owner;
 use crate::record::Epoch;
 use crate::seam::{BucketAnswer, BucketRequest, Monotonic, PutOutcome, Revision};
 use alloc::string::String;
@@ -58,7 +59,7 @@ pub enum OwnershipEvent {
     /// It does not any more.
     Lost,
     /// The key cannot be read: nobody may own the shard.
-    Bad(BadOwner),
+    Bad(BadValue),
 }
 
 /// What is known of the key when another node has the shard.

@@ -5,7 +5,8 @@
 //! [`ReplicaEffect::Apply`] if the log has it.
 
 use crate::appender::{AppendWindow, Appender, Progress, Turn};
-use crate::owner::{BadOwner, Owner};
+use crate::fields::BadValue;
+use crate::owner::Owner;
 use crate::ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
 use crate::reader::{LogEntry, LogPosition, LogReader, StopReason};
 use crate::record::{Epoch, LogId, RecordHeader, RecordKind};
@@ -90,7 +91,7 @@ pub enum ReplicaStop {
         /// The key.
         key: String,
         /// What is wrong with it.
-        bad: BadOwner,
+        bad: BadValue,
     },
 }
 

@@ -13,19 +13,16 @@
 //!   writing the log did. One that somebody wants now ([`SnapshotOrder`]) is taken whatever the log has, if there is anything in it that the last one has not
 //!   got; the order is answered once the key names it. Where the settings want no snapshots, the log is not purged below it.
 
-use crate::fields::{number, take, text};
-use crate::order::{BadOrder, SnapshotOrder};
+use crate::fields::{BadValue, ValueKind, number, text, write_text};
+use crate::order::SnapshotOrder;
 use crate::reader::LogPosition;
 use crate::seam::{BucketAnswer, BucketRequest, Monotonic, PutOutcome, Revision, Sequence};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
-use headwater_base::hash::stable_hash;
 
-const MAGIC: [u8; 4] = *b"HWSN";
-const FORMAT: u16 = 1;
-const SEED: u64 = 0x6c6f_6720_736e_6170;
+const SNAPSHOT: ValueKind =
+    ValueKind { magic: *b"HWSN", seed: 0x6c6f_6720_736e_6170, has_state: false };
 
 /// How often the key is looked at where the log has enough bytes, in milliseconds.
 const LOOK_MILLIS: u64 = 2000;
@@ -43,27 +40,6 @@ pub struct SnapshotMark {
     pub bytes: u64,
     /// The name of its object.
     pub object: String,
-}
-
-/// Why a key's value names no snapshot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadSnapshot {
-    /// It is damaged, or somebody else's.
-    Damaged,
-    /// Its format is not one that this version reads.
-    Format(u16),
-}
-
-impl fmt::Display for BadSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged => f.write_str("it is damaged, or was not written by Headwater"),
-            Self::Format(format) => write!(
-                f,
-                "it has format {format}, and this version of Headwater reads format {FORMAT} alone"
-            ),
-        }
-    }
 }
 
 impl SnapshotMark {
@@ -92,47 +68,24 @@ impl SnapshotMark {
     /// The object's name has 64 KiB or more.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
-        bytes.extend_from_slice(&[0; 2 + 8]);
-        for number in [self.position.sequence.0, self.position.checksum, self.bytes] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        let length = u16::try_from(self.object.len()).expect("names of objects are short");
-        bytes.extend_from_slice(&length.to_le_bytes());
-        bytes.extend_from_slice(self.object.as_bytes());
-        let checksum = stable_hash(SEED, &bytes[16..]);
-        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
-        bytes
+        SNAPSHOT.encode([0, 0], |bytes| {
+            for number in [self.position.sequence.0, self.position.checksum, self.bytes] {
+                bytes.extend_from_slice(&number.to_le_bytes());
+            }
+            write_text(&self.object, bytes);
+        })
     }
 
     /// Reads the key's value.
     ///
     /// # Errors
     /// It names no snapshot.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadSnapshot> {
-        if bytes.len() < 6 || bytes[..4] != MAGIC {
-            return Err(BadSnapshot::Damaged);
-        }
-        let format = u16::from_le_bytes([bytes[4], bytes[5]]);
-        if format != FORMAT {
-            return Err(BadSnapshot::Format(format));
-        }
-        Self::fields(bytes).ok_or(BadSnapshot::Damaged)
-    }
-
-    fn fields(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.get(6..)?;
-        let zero = take(&mut rest, 2)?;
-        let told = number(&mut rest)?;
-        if zero != [0, 0] || told != stable_hash(SEED, rest) {
-            return None;
-        }
-        let (sequence, checksum) = (Sequence(number(&mut rest)?), number(&mut rest)?);
-        let (bytes, object) = (number(&mut rest)?, text(&mut rest)?);
-        let position = LogPosition { sequence, checksum };
-        rest.is_empty().then_some(Self { position, bytes, object })
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadValue> {
+        SNAPSHOT.decode(bytes, |_, rest| {
+            let (sequence, checksum) = (Sequence(number(rest)?), number(rest)?);
+            let (bytes, object) = (number(rest)?, text(rest)?);
+            Some(Self { position: LogPosition { sequence, checksum }, bytes, object })
+        })
     }
 }
 
@@ -166,9 +119,9 @@ pub enum SnapshotEffect {
         below: Sequence,
     },
     /// The key cannot be read: no snapshots are taken.
-    Unreadable(BadSnapshot),
+    Unreadable(BadValue),
     /// The key of orders cannot be read: none are taken notice of.
-    UnreadableOrder(BadOrder),
+    UnreadableOrder(BadValue),
 }
 
 /// How storing a snapshot has ended.

@@ -1,9 +1,8 @@
 //! Messages and owners as bytes: what was written is read again, and anything else is refused, whatever it is.
 
 use headwater_log::{
-    BadDrained, BadOrder, BadOwner, BadRecord, BadSnapshot, DrainedNodes, Epoch, HEADER_BYTES,
-    LogId, LogMessage, LogPosition, Owner, RecordHeader, RecordKind, Revision, Sequence,
-    SnapshotMark, SnapshotOrder,
+    BadRecord, BadValue, DrainedNodes, Epoch, HEADER_BYTES, LogId, LogMessage, LogPosition, Owner,
+    RecordHeader, RecordKind, Revision, Sequence, SnapshotMark, SnapshotOrder,
 };
 
 /// Draws numbers from a seed.
@@ -132,7 +131,7 @@ fn owners_are_read_as_they_were_written_or_not_at_all() {
     }
     .encode();
     bytes[4] = 9;
-    assert_eq!(Owner::decode(&bytes), Err(BadOwner::Format(9)));
+    assert_eq!(Owner::decode(&bytes), Err(BadValue::Format(9)));
 }
 
 /// Shortens bytes, or flips one bit of them.
@@ -171,11 +170,11 @@ fn what_operators_ask_for_is_read_as_it_was_written_or_not_at_all() {
     let mut bytes = DrainedNodes::default().encode();
     bytes[4] = 7;
     let bad = DrainedNodes::decode(Revision(1), &bytes).unwrap_err();
-    assert!(bad == BadDrained::Format(7) && bad.to_string().contains("format 7"), "{bad}");
+    assert!(bad == BadValue::Format(7) && bad.to_string().contains("format 7"), "{bad}");
     let mut bytes = SnapshotOrder::Wanted { id: 1 }.encode();
     bytes[4] = 7;
     let bad = SnapshotOrder::decode(&bytes).unwrap_err();
-    assert!(bad == BadOrder::Format(7) && bad.to_string().contains("format 7"), "{bad}");
+    assert!(bad == BadValue::Format(7) && bad.to_string().contains("format 7"), "{bad}");
 }
 
 #[test]
@@ -200,7 +199,7 @@ fn snapshots_are_read_as_they_were_named_or_not_at_all() {
     let mut bytes = SnapshotMark { position, bytes: 3, object: "1-a".into() }.encode();
     bytes[4] = 7;
     let bad = SnapshotMark::decode(&bytes).unwrap_err();
-    assert_eq!(bad, BadSnapshot::Format(7));
+    assert_eq!(bad, BadValue::Format(7));
     assert!(bad.to_string().contains("format 7"), "{bad}");
     assert_eq!(SnapshotMark::sequence_of("a-b"), None);
     assert_eq!(SnapshotMark::sequence_of("12"), None);

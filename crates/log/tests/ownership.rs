@@ -1,7 +1,7 @@
 //! Who owns a shard: leases by compare-and-set, moment by moment, and what a replica does with them.
 
 use headwater_log::{
-    AppendOutcome, AppendWindow, BadDrained, BucketAnswer, BucketRequest, Contest, DrainLook,
+    AppendOutcome, AppendWindow, BadValue, BucketAnswer, BucketRequest, Contest, DrainLook,
     DrainedNodes, Epoch, Heartbeat, HeartbeatError, LeaseTimes, LogAnswer, LogBatch, LogPosition,
     LogRequest, Monotonic, Owner, Ownership, OwnershipEvent, PutOutcome, RecordHeader, RecordKind,
     Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, Revision, Sequence,
@@ -284,7 +284,7 @@ fn a_node_may_own_once_it_has_read_that_it_is_not_drained() {
     };
     let entry = Some((Revision(9000), b"x".to_vec()));
     let bad = drain.answered(&BucketAnswer::Get { tag, entry }, Monotonic(2210));
-    assert_eq!(bad, Err(BadDrained::Damaged));
+    assert_eq!(bad, Err(BadValue::Damaged));
     assert!(drain.is_drained());
     look(&mut drain, 3210, &[]);
     assert!(drain.may_own());

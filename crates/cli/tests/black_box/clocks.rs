@@ -34,7 +34,7 @@ fn what_has_expired_stays_so_when_the_clock_goes_back() {
     let server = faults.start(&options);
     let mut client = server.client(2);
     let mut socket = server.socket();
-    // They are all there before their time is over, however long it takes: one that is over sets nothing.
+    // A key whose time is over when it is set is never there, so the moment is put off until all are set before it.
     let mut seconds = 3;
     while !load(&mut socket, now() + seconds * 1000) {
         seconds *= 2;

@@ -204,7 +204,7 @@ impl Engine {
     /// Brings a key's value into the buffer; `false` where it is lost, and the key with it.
     pub(crate) fn fetch_spilled(&mut self, table: TableId, key: &[u8], number: u32) -> bool {
         let spilled = self.base.spilled.get(number);
-        // It is in the buffer first, and in memory beside it where it stays.
+        // A value that is read is twice in memory where it stays there: in the buffer, and among the others.
         self.memory.announce(2 * spilled.len);
         let there = self.base.spilling.fetch_value(&spilled);
         if !there {
