@@ -20,7 +20,8 @@
 //! # Cost
 //! A put copies the bytes once; a thread of our own writes them, [`BATCH_BYTES`] at a time, as finished tables
 //! without a journal. A get is one lookup and one read, on the caller's thread. Memory: three
-//! batches and the store's cache, [`MEMORY_BYTES`] in all.
+//! batches and the store's cache, [`MEMORY_BYTES`] in all. An entry that is larger than all batches together waits until those
+//! before it are on disk, and is alone then.
 
 mod record;
 mod writer;
@@ -47,9 +48,10 @@ pub const SIZE_MIN: u64 = BESIDES_BYTES + SEGMENTS * (7 << 20);
 pub const BATCH_BYTES: usize = 2 << 20;
 /// Bytes of the store's cache of blocks.
 const CACHE_BYTES: u64 = 2 << 20;
-/// What all this takes of memory, about: the batch that is gathered, one that waits and one that is being
-/// written, with the store's buffers, and its cache.
-pub const MEMORY_BYTES: u64 = 4 * BATCH_BYTES as u64 + CACHE_BYTES;
+/// The batch that is gathered, one that waits and one that is being written.
+const BATCHES: usize = 3;
+/// What all this takes of memory, about: the batches, with the store's buffers, and its cache.
+pub const MEMORY_BYTES: u64 = (BATCHES as u64 + 1) * BATCH_BYTES as u64 + CACHE_BYTES;
 /// The least of both where several directories have to share.
 const PART_BYTES_MIN: usize = 256 << 10;
 /// After so many failures in a row nothing more is put.
@@ -203,12 +205,27 @@ impl Directory {
     /// Gives what has been gathered to the writer.
     fn write_gathered(&mut self) {
         let batch = Arc::new(core::mem::take(&mut self.gathering));
+        self.wait_for_writing(BATCHES * self.batch_bytes, batch.bytes);
         if let Some(last) = self.segments.back()
             && !batch.entries.is_empty()
             && self.writer.write(last.keyspace.clone(), batch.clone())
         {
             self.writing.push_back(batch);
         }
+        self.forget_written();
+    }
+
+    /// Waits until no more than `most` bytes are on their way to disk, with so many `more`.
+    fn wait_for_writing(&mut self, most: usize, more: usize) {
+        self.forget_written();
+        while self.writing.iter().map(|batch| batch.bytes).sum::<usize>() + more > most
+            && let Some(first) = self.writing.pop_front()
+        {
+            first.wait();
+        }
+    }
+
+    fn forget_written(&mut self) {
         while self.writing.front().is_some_and(|first| first.is_written()) {
             self.writing.pop_front();
         }
@@ -228,7 +245,14 @@ impl Spill for Directory {
         if self.failures.max(self.writer.failures()) >= FAILURES_MAX {
             return false;
         }
-        let record = record::write(self.generation, id, parts);
+        let parts: Vec<&[u8]> = parts.collect();
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        if self.gathering.bytes + len > self.batch_bytes {
+            // A large entry is a batch of its own.
+            self.write_gathered();
+            self.wait_for_writing(BATCHES * self.batch_bytes, len);
+        }
+        let record = record::write(self.generation, id, &parts);
         let bytes = record.len() as u64;
         if bytes > self.segment_bytes || self.attempt(|own| own.make_room(id, bytes)).is_none() {
             return false;
@@ -293,5 +317,33 @@ impl Spill for Directory {
 
     fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BATCHES, Directory, PART_BYTES_MIN, SIZE_MIN};
+    use headwater_base::spill::Spill;
+
+    #[test]
+    fn what_is_on_its_way_to_disk_is_bounded_whatever_the_size_of_entries() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut directory = Directory::open_one_of(folder.path(), 2 * SIZE_MIN, 64).unwrap();
+        let batch = PART_BYTES_MIN;
+        for (id, len) in
+            [batch / 3, 5 * batch, 10, 6 * batch, 4 * batch, batch - 1, batch, 2 * batch]
+                .into_iter()
+                .cycle()
+                .take(80)
+                .enumerate()
+        {
+            assert!(directory.put(id as u64, &mut vec![7; len].chunks(4096)));
+            let in_memory = directory.gathering.bytes
+                + directory.writing.iter().map(|batch| batch.bytes).sum::<usize>();
+            larger = len.max(if len < batch { larger } else { 0 });
+            // What has been gathered behind a large entry, while that is written, is no more than a batch.
+            let most = (BATCHES * batch).max(larger) + batch + 1000;
+            assert!(in_memory <= most, "{in_memory} bytes behind {len}; at most {most}");
+        }
     }
 }

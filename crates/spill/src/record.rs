@@ -11,10 +11,12 @@ fn check(generation: u64, id: u64, bytes: &[u8]) -> u64 {
     stable_hash(number ^ bytes.len() as u64, bytes)
 }
 
-/// The record of an entry with the bytes of `parts`.
-pub(crate) fn write(generation: u64, id: u64, parts: &mut dyn Iterator<Item = &[u8]>) -> Vec<u8> {
-    let mut record = vec![0; CHECK_BYTES];
-    parts.for_each(|part| record.extend_from_slice(part));
+/// The record of an entry with the bytes of `parts`, which takes no byte more than it has.
+pub(crate) fn write(generation: u64, id: u64, parts: &[&[u8]]) -> Vec<u8> {
+    let len = parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut record = Vec::with_capacity(CHECK_BYTES + len);
+    record.extend_from_slice(&[0; CHECK_BYTES]);
+    parts.iter().for_each(|part| record.extend_from_slice(part));
     let check = check(generation, id, &record[CHECK_BYTES..]);
     record[..CHECK_BYTES].copy_from_slice(&check.to_le_bytes());
     record
@@ -31,7 +33,7 @@ mod tests {
     use super::{read, write};
 
     fn record(generation: u64, id: u64, bytes: &[u8]) -> Vec<u8> {
-        write(generation, id, &mut bytes.chunks(7))
+        write(generation, id, &bytes.chunks(7).collect::<Vec<_>>())
     }
 
     #[test]
