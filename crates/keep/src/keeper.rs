@@ -17,7 +17,10 @@ use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position};
 use headwater_base::{KeyRange, Millis};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
+
+/// What is less than this part of a table is not worth one.
+const GIVEN_BACK_PART: usize = 8;
 
 /// What gathers for the next commit.
 #[derive(Debug)]
@@ -116,6 +119,35 @@ impl KeeperQueue {
         }
     }
 
+    /// As [`StoreHandle::is_writing`].
+    fn is_writing(&self) -> bool {
+        let shared = &self.shared;
+        if shared.failed.load(Ordering::Acquire) {
+            // It gives nothing back.
+            return false;
+        }
+        let ends_table = lock(&shared.queue).table_wanted;
+        let committed = lock(&shared.progress).committed;
+        ends_table
+            || committed < self.told.load(Ordering::Acquire)
+            || lock(&shared.keys).keyspace.sealed_memtable_count() > 0
+            || shared.database.active_compactions() > 0
+    }
+
+    /// As [`StoreHandle::give_back`].
+    fn give_back(&self) -> bool {
+        let shared = &self.shared;
+        let gathered = shared.gathered_bytes.load(Ordering::Acquire);
+        if gathered < (shared.queue_bytes_max / GIVEN_BACK_PART) as u64
+            || shared.failed.load(Ordering::Acquire)
+        {
+            return false;
+        }
+        lock(&shared.queue).table_wanted = true;
+        shared.work.notify_one();
+        true
+    }
+
     pub(crate) fn end_survey(&self) {
         let survey = lock(&self.gathered).survey.take();
         // Without the lock, since this waits for its thread.
@@ -178,15 +210,42 @@ impl StoreHandle {
         self.front.end_survey();
     }
 
-    /// Whether threads of the store hold memory that they will give back: for what waits to be written, or is being
-    /// brought into files.
+    /// Whether threads of the store hold memory that they will give back: for what waits to be written, is being written, or is
+    /// being brought into files.
     #[must_use]
     pub fn is_writing(&self) -> bool {
-        let shared = &self.front.shared;
-        let waits = !lock(&shared.queue).turns.is_empty();
-        waits
-            || lock(&shared.keys).keyspace.sealed_memtable_count() > 0
-            || shared.database.active_compactions() > 0
+        self.front.is_writing()
+    }
+
+    /// Has the store write what it keeps in memory until there is enough for a table, where that is worth one: whoever lacks
+    /// memory needs it more. Whether it will.
+    #[must_use]
+    pub fn give_back(&self) -> bool {
+        self.front.give_back()
+    }
+
+    /// A way to ask the same that does not keep the store open.
+    #[must_use]
+    pub fn watch(&self) -> StoreWatch {
+        StoreWatch(Arc::downgrade(&self.front))
+    }
+}
+
+/// Sees from any thread whether a store holds memory that it will give back.
+#[derive(Clone, Debug)]
+pub struct StoreWatch(Weak<KeeperQueue>);
+
+impl StoreWatch {
+    /// As [`StoreHandle::is_writing`]; a store that is gone is not.
+    #[must_use]
+    pub fn is_writing(&self) -> bool {
+        self.0.upgrade().is_some_and(|front| front.is_writing())
+    }
+
+    /// As [`StoreHandle::give_back`].
+    #[must_use]
+    pub fn give_back(&self) -> bool {
+        self.0.upgrade().is_some_and(|front| front.give_back())
     }
 }
 

@@ -62,7 +62,7 @@ pub use backup::{BackupPiece, BackupReader};
 pub use files::FORMAT_FILE;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use headwater_base::source::{Position, Sink};
-pub use keeper::StoreHandle;
+pub use keeper::{StoreHandle, StoreWatch};
 pub use options::{Durability, Options, REMOVALS_BYTES_MIN, StoreStats};
 pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
 pub use restore::{Restored, check_backup, restore, restore_copy};
@@ -270,6 +270,7 @@ impl Store {
             queue: Mutex::new(Queue::default()),
             awaited: Mutex::default(),
             queue_bytes_max: options.table_bytes as usize,
+            gathered_bytes: AtomicU64::new(0),
             work: Condvar::new(),
             room: Condvar::new(),
             progress: Mutex::new(progress),
@@ -297,7 +298,7 @@ impl Store {
             tables: known,
             unsynced: None,
             sync_asked: false,
-            gathered_bytes: 0,
+            table_asked: false,
             journal_bytes: 0,
             disk_seen: Instant::now(),
         };

@@ -26,6 +26,8 @@ pub(crate) struct Queue {
     pub(crate) spare: Vec<Turn>,
     /// What is written is to be synced, whatever the durability.
     pub(crate) sync_wanted: bool,
+    /// What is in the store's memory alone is to be written, however little it is.
+    pub(crate) table_wanted: bool,
     /// No more will come.
     pub(crate) closing: bool,
 }
@@ -88,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) awaited: Mutex<Awaited>,
     /// The shard waits when so many bytes of operations wait for the writer.
     pub(crate) queue_bytes_max: usize,
+    /// Bytes of operations since a table was ended: the store has them in its memory, and in its journal.
+    pub(crate) gathered_bytes: AtomicU64,
     /// The writer has something to do.
     pub(crate) work: Condvar,
     /// The queue has become shorter.

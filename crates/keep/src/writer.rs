@@ -75,8 +75,8 @@ pub(crate) struct Writer {
     pub(crate) disk_seen: Instant,
     /// A sync was asked for, of all that is written.
     pub(crate) sync_asked: bool,
-    /// Bytes of operations since a table was ended.
-    pub(crate) gathered_bytes: u64,
+    /// A table is to be ended, however small it is.
+    pub(crate) table_asked: bool,
     /// Bytes of operations since the tables of all keyspaces were ended.
     pub(crate) journal_bytes: u64,
 }
@@ -100,11 +100,14 @@ impl Writer {
             }
             self.look_at_disk(!turns.is_empty());
             self.tell_size();
-            let mut queue = lock(&self.shared.queue);
-            if let Some(turn) = turns.pop_front()
-                && queue.spare.len() < 2
-            {
-                queue.spare.push(turn);
+            if let Some(mut turn) = turns.pop_front() {
+                drop(turns);
+                // A large one is not to wait for its next use with all its memory.
+                turn.reset(0);
+                let mut queue = lock(&self.shared.queue);
+                if queue.spare.len() < 2 {
+                    queue.spare.push(turn);
+                }
             }
         }
         if !self.shared.failed.load(Ordering::Acquire) {
@@ -166,6 +169,11 @@ impl Writer {
                 self.sync_asked = true;
                 return Some(VecDeque::new());
             }
+            if queue.table_wanted && !self.table_asked {
+                drop(queue);
+                self.table_asked = true;
+                return Some(VecDeque::new());
+            }
             let until = match (self.options.durability, self.unsynced) {
                 (Durability::Interval, Some(since)) => Some(since + self.options.interval),
                 _ if self.shared.refusing.load(Ordering::Acquire) => {
@@ -187,17 +195,23 @@ impl Writer {
         }
     }
 
-    /// Has the store write what has gathered in its memory, where that is much.
+    /// Has the store write what has gathered in its memory, where that is much, or where its memory is needed.
     fn end_table(&mut self, turns: &VecDeque<Turn>) {
         let bytes = turns.iter().map(|turn| turn.bytes() as u64).sum::<u64>();
-        self.gathered_bytes += bytes;
+        let gathered = self.shared.gathered_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
         self.journal_bytes += bytes;
-        if self.gathered_bytes < self.options.table_bytes
-            || self.shared.failed.load(Ordering::Acquire)
-        {
-            return;
+        let is_due = gathered >= self.options.table_bytes || (self.table_asked && gathered > 0);
+        if is_due && !self.shared.failed.load(Ordering::Acquire) {
+            self.shared.gathered_bytes.store(0, Ordering::Release);
+            self.rotate();
         }
-        self.gathered_bytes = 0;
+        if core::mem::take(&mut self.table_asked) {
+            lock(&self.shared.queue).table_wanted = false;
+        }
+    }
+
+    /// Ends the table that the store gathers in its memory, for it to be written.
+    fn rotate(&mut self) {
         let shared = self.shared.clone();
         let mut ended = vec![lock(&shared.keys).keyspace.clone()];
         // A journal stays, and is read at start, as long as one table of what is in it is not on disk.

@@ -1,7 +1,8 @@
 //! The memory bound with several shards: the phases of [`crate::bound`], and memory that goes from shard to shard.
 
 use crate::bound::{self, BOUND, Draws, Watched, lines, rounds, value};
-use crate::support::{Server, request};
+use crate::faults::Faults;
+use crate::support::request;
 
 const SHARDS: u16 = 3;
 
@@ -144,20 +145,33 @@ fn clients_of_all_shards_write_at_the_same_time() {
     watched.phase("six writers at once");
 }
 
-#[test]
-fn a_client_stays_while_what_it_has_written_goes_to_disk() {
-    let folder = tempfile::tempdir().unwrap();
+/// Often no shard has anything to evict: all is on its way to disk, and comes back when it is there, however long that takes.
+fn huge_values_go_to_disk(fault: Option<&str>, count: u64) {
+    let (faults, folder) = (Faults::new(), tempfile::tempdir().unwrap());
     let path = folder.path().to_string_lossy().into_owned();
     let shards = SHARDS.to_string();
     let options = ["--memory", "96mb", "--memory-policy", "allkeys-lru", "--shards", &shards];
-    let server = Server::start(&[&options[..], &["--data", &path]].concat());
+    let all = [&options[..], &["--data", &path]].concat();
+    let server = faults.start(&all.iter().map(|word| String::from(*word)).collect::<Vec<_>>());
     let mut watched = Watched::watch(server);
-    // Often no shard has anything to evict: all is on its way to disk, and comes back when it is there.
-    let refused = watched.send(200 * rounds(), 1, |at, draws| {
+    if let Some(fault) = fault {
+        faults.set(fault);
+    }
+    let refused = watched.send(count, 1, |at, draws| {
         let (key, len) = (format!("huge|{at}"), 500_000 + draws.below(2_000_000));
         request(&[b"SET", key.as_bytes(), &value(&key, len as usize)])
     });
     assert_eq!((refused, &*watched.info()["evicted_clients"]), (0, "0"));
+}
+
+#[test]
+fn a_client_stays_while_what_it_has_written_goes_to_disk() {
+    huge_values_go_to_disk(None, 200 * rounds());
+}
+
+#[test]
+fn a_slow_disk_takes_its_time_and_refuses_nothing() {
+    huge_values_go_to_disk(Some("slow"), 80 * rounds());
 }
 
 #[test]

@@ -1,5 +1,5 @@
 /* Has the store's files fail on demand: preloaded into the server, it does what the file named by FAULT_FILE says,
- * from the moment on that this is there. "sync": syncs fail. "hold": syncs wait for the file to say something else. "full": the disk is full. "torn": the next write
+ * from the moment on that this is there. "sync": syncs fail. "hold": syncs wait for the file to say something else. "slow": syncs take a fifth of a second longer. "full": the disk is full. "torn": the next write
  * writes half of its bytes, and the process is gone. Of the times that the map of partitions is put into place after that, counted from 1:
  * "place2" ends the process before the second, "placed2" after it; "stay2" has it fail; "unsure2" fails when the folder is synced
  * behind it. And the clock is behind by the seconds that CLOCK_BEHIND says.
@@ -58,6 +58,7 @@ static int is_folder(int fd) {
         while (asked("hold", fd)) {    \
             usleep(1000);              \
         }                              \
+        if (asked("slow", fd)) usleep(200 * 1000); \
         if (asked("sync", fd) || (is_folder(fd) && asked_now("unsure"))) { \
             errno = EIO;               \
             return -1;                 \

@@ -19,7 +19,8 @@
 use crate::shards::Transport;
 use core::fmt;
 use headwater_base::Shard;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use headwater_keep::StoreWatch;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,8 +43,6 @@ struct Part {
     untouched: AtomicUsize,
     /// What its clients take.
     clients: AtomicUsize,
-    /// Its store held memory that it will give back.
-    writing: AtomicBool,
     /// Others ask it to give up so much.
     asked: AtomicUsize,
     /// Until then (in milliseconds of the process's life) it has nothing to give.
@@ -54,6 +53,8 @@ struct Part {
 #[derive(Debug)]
 pub(crate) struct Common {
     parts: Vec<Part>,
+    /// The stores on disk, whose threads take memory that no shard holds.
+    stores: Mutex<Vec<StoreWatch>>,
     /// What the server takes with all shards, without data, as far as the first that began can tell.
     empty: AtomicUsize,
     /// What it took when the last that is ready was.
@@ -70,6 +71,7 @@ impl Common {
     pub(crate) fn new(shards: u16) -> Self {
         Self {
             parts: (0..shards).map(|_| Part::default()).collect(),
+            stores: Mutex::default(),
             empty: AtomicUsize::new(0),
             ready: AtomicUsize::new(0),
             program: AtomicUsize::new(0),
@@ -171,10 +173,22 @@ impl Share {
         self.own().promised.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Tells whether the store of this shard holds memory that it will give back; whether any shard's does.
-    pub(crate) fn tell_writing(&self, writing: bool) -> bool {
-        self.own().writing.store(writing, Ordering::Relaxed);
-        writing || self.others().any(|(_, other)| other.writing.load(Ordering::Relaxed))
+    /// Adds the store of this shard.
+    pub(crate) fn add_store(&self, store: StoreWatch) {
+        self.common().stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+    }
+
+    /// Whether the threads of any shard's store hold memory that they will give back. It is asked of the stores themselves: what
+    /// other shards last saw of theirs is older than what they have written since.
+    pub(crate) fn is_store_writing(&self) -> bool {
+        let stores = self.common().stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.iter().any(StoreWatch::is_writing)
+    }
+
+    /// Has all stores write what they keep in memory until there is enough for a table; whether any will.
+    pub(crate) fn have_stores_give_back(&self) -> bool {
+        let stores = self.common().stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.iter().filter(|store| store.give_back()).count() > 0
     }
 
     /// Tells what the clients of this shard take; what those of the others take.

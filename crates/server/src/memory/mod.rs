@@ -60,8 +60,11 @@ const ASKS_MAX: u32 = 8;
 const TABLES_APART: usize = 3;
 /// The same in values, where those are larger than a table; and one that is read and written as tables are merged.
 const VALUES_APART: usize = TABLES_APART + 2;
-/// How long a command waits at most for memory that a store's threads will give back, in milliseconds.
-pub(crate) const STORE_PATIENCE: u64 = 2000;
+/// How long a command waits at most for memory that a store's threads will give back, where nobody is served meanwhile, in
+/// milliseconds.
+const STORE_PATIENCE: u64 = 2000;
+/// The same where others are served: as long as a slow disk may take for a table.
+pub(crate) const POSTPONED_PATIENCE: u64 = 20_000;
 /// How often it looks meanwhile, or is tried again, in milliseconds.
 pub(crate) const STORE_LOOK: u64 = 2;
 
@@ -170,6 +173,9 @@ impl Gauge {
     /// most, and is given back when it is written.
     pub(crate) fn set_store(&self, store: StoreHandle, (table, most): (usize, usize)) {
         let bytes = TABLES_APART * table;
+        if let Some(common) = &self.common {
+            common.add_store(store.watch());
+        }
         *self.store.borrow_mut() = Some(store);
         self.apart.set(self.apart.get() + bytes * self.shards());
         self.for_stores.set(most * self.shards());
@@ -187,20 +193,38 @@ impl Gauge {
 
     /// Whether the threads of a store, of whichever shard, hold memory that they will give back.
     pub(crate) fn is_store_writing(&self) -> bool {
-        let writing = self.store.borrow().as_ref().is_some_and(StoreHandle::is_writing);
-        self.common.as_ref().map_or(writing, |common| common.tell_writing(writing))
+        match &self.common {
+            Some(common) => common.is_store_writing(),
+            None => self.store.borrow().as_ref().is_some_and(StoreHandle::is_writing),
+        }
+    }
+
+    /// The same, after asking those that hold some until there is enough for a table.
+    fn will_stores_give_back(&self) -> bool {
+        self.is_store_writing()
+            || match &self.common {
+                Some(common) => common.have_stores_give_back(),
+                None => self.store.borrow().as_ref().is_some_and(StoreHandle::give_back),
+            }
     }
 
     /// Waits for a store's threads to give about so many bytes back; whether they gave any.
     #[cold]
     fn wait_for_store(&self, bytes: usize) -> bool {
         if self.lets_others.get() {
-            self.comes.set(self.is_store_writing());
-            return false;
+            let writing = self.will_stores_give_back();
+            self.comes.set(writing);
+            if writing {
+                return false;
+            }
+            // It may have ended after the last look.
+            let before = self.used();
+            self.refresh(self.untouched.get());
+            return self.used() < before;
         }
         let (began, before) = (Instant::now(), self.used());
         let mut gave = false;
-        while began.elapsed() < self.patience.get() && self.is_store_writing() {
+        while began.elapsed() < self.patience.get() && self.will_stores_give_back() {
             std::thread::sleep(Duration::from_millis(STORE_LOOK));
             if let Some(common) = self.common.as_ref().filter(|common| common.asked() > 0) {
                 // It has nothing to give itself, and who asks is not to wait for that (C1).
@@ -335,7 +359,6 @@ impl Gauge {
         if let Some(common) = common {
             let promised = if self.bound.get().is_some() { step } else { 0 };
             common.tell(self.heap.own_active(), promised);
-            self.is_store_writing();
         }
     }
 
@@ -396,7 +419,7 @@ impl Gauge {
     pub(crate) fn begin_postponable(&self, waited: u64) {
         self.begin_command();
         self.patience.set(Duration::ZERO);
-        self.lets_others.set(waited < STORE_PATIENCE);
+        self.lets_others.set(waited < POSTPONED_PATIENCE);
     }
 
     /// A sample, for those who report.

@@ -11,7 +11,7 @@
 use super::session::Queue;
 use super::{Flow, ShardService, Turn, encoder};
 use crate::config::{Config, ConfigError};
-use crate::memory::{ClientShare, STORE_PATIENCE, Sample, Size};
+use crate::memory::{ClientShare, POSTPONED_PATIENCE, Sample, Size};
 use crate::resp::parts::MemoryBound;
 use headwater_base::memory::Meter;
 use headwater_command::bits::field_steps;
@@ -418,7 +418,7 @@ impl MemoryBound {
     fn waits_for_store(&self, now: u64) -> bool {
         let since = self.lacks_since.get().unwrap_or(now);
         self.lacks_since.set(Some(since));
-        now.saturating_sub(since) < STORE_PATIENCE && self.gauge.is_store_writing()
+        now.saturating_sub(since) < POSTPONED_PATIENCE && self.gauge.is_store_writing()
     }
 
     /// Checks the memory settings against what the server takes as it is.
