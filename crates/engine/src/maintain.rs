@@ -268,7 +268,7 @@ impl Engine {
                 self.evict_unfed(target.status());
                 continue;
             }
-            let landing = *self.views.statuses.landing(target.status());
+            let landing = self.views.statuses.landing(target.status());
             if landing.budget > 0 {
                 self.views.statuses.charge(target.status());
             }
@@ -333,7 +333,7 @@ impl Engine {
         value: ValueRef,
         output: &mut Vec<u8>,
     ) -> bool {
-        let landing = *self.views.statuses.landing(target.status());
+        let landing = self.views.statuses.landing(target.status());
         let Some(group) = landing.group else { return false };
         let mut bindings = Bindings::new();
         decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
@@ -358,7 +358,7 @@ impl Engine {
     fn fetch_ahead(&self, layer: TableId, targets: &[Target]) {
         let table = self.store.table(layer);
         if let Some(target) = targets.get(12) {
-            headwater_pool::prefetch(self.views.statuses.landing(target.status()));
+            self.views.statuses.fetch_landing(target.status());
         }
         if let Some(group) =
             targets.get(8).and_then(|target| self.views.statuses.landing(target.status()).group)

@@ -82,9 +82,14 @@ impl Engine {
                 return Err(Missing);
             }
             let end = match self.views.status_at(join, &at) {
-                Some(id) => {
+                Some(mut id) => {
                     if self.refresh(id, &wanted).is_err() {
                         missing = Err(Missing);
+                        // It may have been divided, for the read to go on with the first part.
+                        match self.views.status_at(join, &at) {
+                            Some(part) => id = part,
+                            None => return missing,
+                        }
                     }
                     if let Some(read) = &mut read {
                         read.push(id);

@@ -28,7 +28,7 @@ use headwater_base::{KeyRange, Limits, Millis};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_policy::Heat;
 use headwater_pool::prefetch;
-use headwater_store::{Chunks, GroupId};
+use headwater_store::{Chunks, GroupId, Slab};
 
 /// A status range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -357,94 +357,92 @@ impl Landing {
     }
 }
 
+/// A status range, and where in [`Statuses::live`] it stands.
+#[derive(Debug)]
+struct Held {
+    status: Box<Status>,
+    place: u32,
+}
+
 /// All status ranges of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Statuses {
     /// In pieces of their own, so that what goes gives its memory back.
-    slots: Chunks<Option<Box<Status>>>,
-    /// The slots in use, in any order, so that one can be drawn however few there are.
+    held: Slab<Held>,
+    /// The numbers in use, in any order, so that one can be drawn however few there are.
     live: Chunks<u32>,
-    /// Where in `live` a slot in use is.
-    places: Chunks<u32>,
-    landings: Chunks<Landing>,
-    free: Vec<u32>,
+    /// Where each lands, under the same numbers.
+    landings: Slab<Landing>,
     /// Ranges that have nothing left in their accounts, or had when they were added.
     pub(crate) exhausted: Vec<StatusId>,
 }
 
 impl Statuses {
     pub(crate) fn add(&mut self, status: Status) -> StatusId {
-        let place = self.len();
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.slots[id as usize] = Some(Box::new(status));
-                self.places[id as usize] = place as u32;
-                id
-            }
-            None => {
-                self.slots.push(Some(Box::new(status)));
-                self.landings.push(Landing::default());
-                self.places.push(place as u32);
-                (self.slots.len() - 1) as u32
-            }
-        };
-        if place < self.live.len() {
-            self.live[place] = id;
-        } else {
-            self.live.push(id);
-        }
+        let place = self.live.len() as u32;
+        let id = self.held.insert(Held { status: Box::new(status), place });
+        let landing = self.landings.insert(Landing::default());
+        assert_eq!(id, landing, "numbers are taken and freed in the same order");
+        self.live.push(id);
         StatusId(id)
     }
 
     pub(crate) fn take(&mut self, id: StatusId) -> Status {
-        let last = self.live[self.len() - 1];
-        self.free.push(id.0);
-        self.landings[id.0 as usize] = Landing::default();
-        let status = self.slots[id.0 as usize].take().expect("a status range is dropped once");
-        let place = self.places[id.0 as usize];
-        self.live[place as usize] = last;
-        self.places[last as usize] = place;
-        *status
+        let held = self.held.remove(id.0).expect("a status range is dropped once");
+        self.landings.remove(id.0);
+        let last = self.live.pop().expect("what is held is live");
+        if last != id.0 {
+            self.live[held.place as usize] = last;
+            self.held[last].place = held.place;
+        }
+        *held.status
     }
 
     pub(crate) fn find(&self, id: StatusId) -> Option<&Status> {
-        self.slots[id.0 as usize].as_deref()
+        self.held.get(id.0).map(|held| &*held.status)
     }
 
     #[inline]
     pub(crate) fn get(&self, id: StatusId) -> &Status {
-        self.slots[id.0 as usize].as_deref().expect("a named status range exists")
+        &self.held[id.0].status
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: StatusId) -> &mut Status {
-        self.slots[id.0 as usize].as_deref_mut().expect("a named status range exists")
+        &mut self.held[id.0].status
     }
 
     /// Fetches the record of a status range that probably exists. A hint.
     #[inline]
     pub(crate) fn fetch(&self, id: StatusId) {
-        if let Some(Some(status)) = self.slots.get(id.0 as usize) {
-            prefetch(&**status);
+        if let Some(held) = self.held.get(id.0) {
+            prefetch(&*held.status);
         }
-        if let Some(landing) = self.landings.get(id.0 as usize) {
-            prefetch(landing);
-        }
+        self.fetch_landing(id);
     }
 
-    /// Where updates of the range land.
+    /// Where updates of the range land; nowhere, if it is gone.
     #[inline]
-    pub(crate) fn landing(&self, id: StatusId) -> &Landing {
-        &self.landings[id.0 as usize]
+    pub(crate) fn landing(&self, id: StatusId) -> Landing {
+        self.landings.get(id.0).copied().unwrap_or_default()
+    }
+
+    /// Fetches where updates of the range land. A hint.
+    #[inline]
+    pub(crate) fn fetch_landing(&self, id: StatusId) {
+        if let Some(landing) = self.landings.get(id.0) {
+            prefetch(landing);
+        }
     }
 
     /// Subtracts a change from what a range may take before its account is looked at, if it has one.
     #[inline]
     pub(crate) fn charge(&mut self, id: StatusId) {
-        let budget = &mut self.landings[id.0 as usize].budget;
-        if *budget > 0 {
-            *budget -= 1;
-            if *budget == 0 {
+        if let Some(landing) = self.landings.get_mut(id.0)
+            && landing.budget > 0
+        {
+            landing.budget -= 1;
+            if landing.budget == 0 {
                 self.exhausted.push(id);
             }
         }
@@ -452,7 +450,7 @@ impl Statuses {
 
     /// Lets changes take so much before the range's account is looked at again.
     pub(crate) fn grant(&mut self, id: StatusId, budget: u32) {
-        self.landings[id.0 as usize].budget = budget;
+        self.landings[id.0].budget = budget;
     }
 
     /// Notes where updates of the range land, given its group's prefix.
@@ -462,10 +460,10 @@ impl Statuses {
             && !status.sifted
             && status.fixed.prefix_bytes == group_prefix.len()
             && group_prefix.len() <= Landing::PART_BYTES_MAX;
-        self.landings[id.0 as usize] = Landing {
+        self.landings[id.0] = Landing {
             group: status.group.filter(|_| lands),
             components: status.fixed.components as u32,
-            budget: self.landings[id.0 as usize].budget,
+            budget: self.landings[id.0].budget,
             from: head(&status.first[status.fixed.prefix_bytes..]),
         };
     }
@@ -477,19 +475,18 @@ impl Statuses {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.held.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Status> {
-        self.slots.iter().filter_map(Option::as_deref)
+        self.held.iter().map(|held| &*held.status)
     }
 
     /// Bytes of all records.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.bytes()
+        self.held.bytes()
             + self.landings.bytes()
             + self.live.bytes()
-            + self.places.bytes()
             + self.exhausted.capacity() * size_of::<StatusId>()
             + self.len() * size_of::<Status>()
             + self.iter().map(Status::bytes).sum::<usize>()

@@ -267,3 +267,36 @@ fn a_post_to_more_timelines_than_there_is_room_for_leaves_the_rest_to_be_compute
         (0..users).for_each(|user| assert_eq!(read(&mut engine, user), Ok(50)));
     }
 }
+
+#[test]
+fn memory_follows_what_is_held_when_most_of_it_goes() {
+    let (users, few) = (20_000, 500);
+    let mut engine = timelines(users);
+    let told = Rc::new(Notification(Cell::new(1)));
+    engine.set_memory(told.clone(), Some(1_000_000_000));
+    let parts = |engine: &Engine| {
+        let stats = engine.stats();
+        [stats.index_bytes, stats.updater_bytes, stats.status_range_bytes]
+    };
+    let base = parts(&engine);
+    (0..users).for_each(|user| assert_eq!(read(&mut engine, user), Ok(50)));
+    let full = parts(&engine);
+    let evict = |engine: &mut Engine, left: usize| {
+        told.0.set(1_000_000_001);
+        let (there, before) = (engine.stats().status_ranges, engine.evicted().ranges);
+        while there - (engine.evicted().ranges - before) > left as u64 {
+            assert!(engine.evict_one());
+        }
+        told.0.set(1);
+    };
+    evict(&mut engine, few);
+    // As others come and go, those that are left are not scattered for long over what was taken for all.
+    for round in 0..20 * few {
+        read(&mut engine, round * 7_919 % users).expect("a timeline");
+        evict(&mut engine, few);
+    }
+    let left = parts(&engine);
+    for ((base, full), left) in base.into_iter().zip(full).zip(left) {
+        assert!(left - base < (full - base) / 10, "{left}, where all took {full} and none {base}");
+    }
+}

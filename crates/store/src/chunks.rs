@@ -58,11 +58,6 @@ impl<T> Chunks<T> {
         }
     }
 
-    /// The last item, to change.
-    pub fn last_mut(&mut self) -> Option<&mut T> {
-        self.chunks.last_mut()?.last_mut()
-    }
-
     /// Takes the last item out.
     pub fn pop(&mut self) -> Option<T> {
         let last = self.chunks.last_mut()?;
@@ -78,17 +73,6 @@ impl<T> Chunks<T> {
     #[must_use]
     pub fn get(&self, at: usize) -> Option<&T> {
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
-    }
-
-    /// The items from number `start` on.
-    pub fn iter_from(&self, start: usize) -> impl Iterator<Item = &T> {
-        let (chunk, at) = (start / CHUNK, start % CHUNK);
-        self.chunks.iter().skip(chunk).flatten().skip(at)
-    }
-
-    /// All items, in order.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.chunks.iter().flatten()
     }
 
     /// Bytes that the items take, and room for more.
@@ -130,14 +114,12 @@ mod tests {
         let place: *const usize = &raw const chunks[CHUNK];
         (2 * CHUNK..5 * CHUNK + 7).for_each(|number| chunks.push(number));
         assert_eq!(chunks.len(), 5 * CHUNK + 7);
-        assert!(chunks.iter().copied().eq(0..chunks.len()));
-        assert!(chunks.iter_from(3 * CHUNK + 5).copied().eq(3 * CHUNK + 5..chunks.len()));
+        assert!((0..chunks.len()).all(|number| chunks[number] == number));
         chunks[CHUNK] = 5;
         assert_eq!((chunks.get(CHUNK), chunks.get(chunks.len())), (Some(&5), None));
         assert!(core::ptr::eq(place, &raw const chunks[CHUNK]));
         assert!(chunks.bytes() < (6 * CHUNK + 64) * 8);
-        chunks.last_mut().into_iter().for_each(|last| *last = 1);
-        assert_eq!(chunks.pop(), Some(1));
+        assert_eq!(chunks.pop(), Some(5 * CHUNK + 6));
         (0..5 * CHUNK + 6).for_each(|_| assert!(chunks.pop().is_some()));
         assert_eq!((chunks.pop(), chunks.len(), chunks.is_empty()), (None, 0, true));
     }

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! - I1. Between an entry's home and the entry no slot is free.
-//! - I2. At most three quarters of the slots of a segment are taken.
+//! - I2. At most three quarters of the slots of a segment are taken; and at least a quarter, beyond the smallest one.
 //!
 //! # Cost
 //! A lookup reads one cache line nearly always, whose address is known from the hash alone, so
@@ -20,6 +20,9 @@ use alloc::vec::Vec;
 const SEGMENTS: usize = 64;
 /// An index of so many entries is cut into segments.
 const LARGE: usize = 16 << 10;
+
+/// Slots of the smallest segment that has any.
+const LEAST: usize = 8;
 
 /// Ids by hash; equal hashes are told apart by the caller.
 #[derive(Debug, Default)]
@@ -62,14 +65,17 @@ impl Segment {
     fn insert(&mut self, slot: u64, bits: u32) {
         if (self.len + 1) * 4 > self.slots.len() * 3 {
             // Half as much again, not double: the index is memory that counts.
-            let capacity = (self.slots.len() * 3 / 2).max(8);
-            let old = core::mem::replace(&mut self.slots, alloc::vec![0; capacity]);
-            for slot in old.into_iter().filter(|slot| *slot != 0) {
-                self.place(slot, bits);
-            }
+            self.resize((self.slots.len() * 3 / 2).max(LEAST), bits);
         }
         self.place(slot, bits);
         self.len += 1;
+    }
+
+    fn resize(&mut self, capacity: usize, bits: u32) {
+        let old = core::mem::replace(&mut self.slots, alloc::vec![0; capacity]);
+        for slot in old.into_iter().filter(|slot| *slot != 0) {
+            self.place(slot, bits);
+        }
     }
 
     fn place(&mut self, slot: u64, bits: u32) {
@@ -115,6 +121,8 @@ impl Segment {
         self.len -= 1;
         if self.len == 0 {
             self.slots = Vec::new();
+        } else if self.len * 4 < self.slots.len() && self.slots.len() > LEAST {
+            self.resize((self.len * 2).max(LEAST), bits);
         }
     }
 }
@@ -300,7 +308,14 @@ mod tests {
             let there = (id % 3 == 0).then_some(id);
             assert_eq!(index.find(hash(id), |other| other == id), there);
         }
-        (0..300_000).step_by(3).for_each(|id| index.remove(hash(id), id));
+        // It shrinks in steps as small as those in which it has grown.
+        for id in (0..300_000).step_by(3) {
+            let before = index.bytes();
+            index.remove(hash(id), id);
+            let (len, bytes) = (index.len(), index.bytes());
+            assert!(bytes <= 32 * len + 64 * (8 * LEAST + 32), "{bytes} for {len}");
+            assert!(len < 20_000 || before - bytes < before / 50, "{before} to {bytes} at {len}");
+        }
         assert_eq!((index.len(), index.bytes()), (0, 0));
     }
 }

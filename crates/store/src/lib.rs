@@ -20,11 +20,13 @@ mod chunks;
 mod compact;
 mod index;
 mod page;
+mod slab;
 mod store;
 mod table;
 pub mod tree;
 
 pub use chunks::Chunks;
 pub use index::Index;
+pub use slab::Slab;
 pub use store::{Store, TableId, WARM_MAX};
 pub use table::{GroupId, Note, Scan, Sizes, Table};

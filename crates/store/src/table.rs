@@ -26,8 +26,8 @@ mod scan;
 pub(crate) use offer::Place;
 pub use scan::Scan;
 
-use crate::chunks::Chunks;
 use crate::index::Index;
+use crate::slab::Slab;
 use crate::tree::{Inserted, Tree};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -132,8 +132,7 @@ pub struct Table<N> {
     boundary: usize,
     /// The keys from this one on are still to be grouped (B4).
     ungrouped: Option<Box<[u8]>>,
-    groups: Chunks<Option<Group<N>>>,
-    free: Vec<u32>,
+    groups: Slab<Group<N>>,
     by_prefix: Index,
     order: Tree,
     short: Tree,
@@ -168,8 +167,7 @@ impl<N: Note> Table<N> {
             prefix: prefix.into(),
             boundary,
             ungrouped: None,
-            groups: Chunks::new(),
-            free: Vec::new(),
+            groups: Slab::new(),
             by_prefix: Index::default(),
             order: Tree::new(),
             short: Tree::new(),
@@ -213,11 +211,11 @@ impl<N: Note> Table<N> {
     }
 
     fn group(&self, id: u32) -> &Group<N> {
-        self.groups[id as usize].as_ref().expect("B2: a group that is found exists")
+        &self.groups[id]
     }
 
     fn group_mut(&mut self, id: u32) -> &mut Group<N> {
-        self.groups[id as usize].as_mut().expect("B2: a group that is found exists")
+        &mut self.groups[id]
     }
 
     #[inline]
@@ -282,16 +280,11 @@ impl<N: Note> Table<N> {
         if !record.tree.is_empty() || !record.note.is_idle() {
             return;
         }
-        let record = self.groups[group.0 as usize].take().expect("B2");
+        let record = self.groups.remove(group.0).expect("B2: a group that is found exists");
         let hash = self.secret.hash(&record.prefix);
         self.by_prefix.remove(hash, group.0);
         self.order.remove(&record.prefix);
         self.sizes.key_bytes -= record.prefix.len();
-        self.free.push(group.0);
-        if self.by_prefix.is_empty() {
-            self.groups = Chunks::new();
-            self.free = Vec::new();
-        }
     }
 
     fn find_or_create(&mut self, prefix: &[u8]) -> u32 {
@@ -299,16 +292,7 @@ impl<N: Note> Table<N> {
             return id;
         }
         let group = Group { prefix: Prefix::new(prefix), tree: Tree::new(), note: N::default() };
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.groups[id as usize] = Some(group);
-                id
-            }
-            None => {
-                self.groups.push(Some(group));
-                (self.groups.len() - 1) as u32
-            }
-        };
+        let id = self.groups.insert(group);
         self.by_prefix.insert(self.secret.hash(prefix), id);
         self.order.insert(prefix, u64::from(id), None);
         self.sizes.key_bytes += prefix.len();
@@ -382,7 +366,7 @@ impl<N: Note> Table<N> {
             key.extend_from_slice(tail);
             each(&key, ValueRef::from_word(word), heat);
         };
-        let slots = self.groups.len() as u64;
+        let slots = self.groups.end() as u64;
         let in_short = self.short.len() as u64;
         // Groups are drawn as often as all keys outside of them together hold entries.
         if draw % (in_short + self.by_prefix.len() as u64).max(1) < in_short || slots == 0 {
@@ -393,8 +377,7 @@ impl<N: Note> Table<N> {
             return;
         }
         let (start, rest) = ((draw % slots) as usize, draw / slots);
-        let mut groups =
-            self.groups.iter_from(start).chain(self.groups.iter().take(start)).flatten();
+        let mut groups = self.groups.iter_from(start).chain(self.groups.iter());
         if let Some(group) = groups.find(|group| !group.tree.is_empty()) {
             group.tree.sample(rest, most, &mut |head, tail, word, heat| {
                 give(&group.prefix, head, tail, word, heat);
@@ -433,7 +416,7 @@ impl<N: Note> Table<N> {
         suffix: &[u8],
         value: ValueRef,
     ) -> Option<ValueRef> {
-        let record = self.groups[group.0 as usize].as_mut().expect("B2");
+        let record = &mut self.groups[group.0];
         insert_into(&mut record.tree, &mut self.sizes, pool, suffix, (value, &self.secret))
     }
 
@@ -460,7 +443,7 @@ impl<N: Note> Table<N> {
             }
             Some(prefix) => {
                 let id = self.find(prefix)?;
-                let record = self.groups[id as usize].as_mut().expect("B2");
+                let record = &mut self.groups[id];
                 let removed =
                     remove_from(&mut record.tree, &mut self.sizes, pool, &key[prefix.len()..]);
                 if record.tree.is_empty() {
@@ -520,7 +503,7 @@ impl<N: Note> Table<N> {
     /// Fetches a group's record into the processor's cache. A hint.
     #[inline]
     pub fn fetch_record(&self, id: GroupId) {
-        if let Some(group) = self.groups.get(id.0 as usize) {
+        if let Some(group) = self.groups.get(id.0) {
             prefetch(group);
         }
     }
@@ -536,7 +519,7 @@ impl<N: Note> Table<N> {
     /// Takes all values out, for the pool to release, and forgets every key and group.
     pub(crate) fn clear(&mut self, mut each: impl FnMut(ValueRef)) {
         self.short.for_each(|_, _, word| each(ValueRef::from_word(word)));
-        for group in self.groups.iter().flatten() {
+        for group in self.groups.iter() {
             group.tree.for_each(|_, _, word| each(ValueRef::from_word(word)));
         }
         let marked = self.marked;

@@ -24,7 +24,7 @@ use headwater_base::KeyRange;
 use headwater_pattern::Join;
 use headwater_policy::Order;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::{Chunks, TableId};
+use headwater_store::{Slab, TableId};
 
 /// A value may be spilled if it takes at most this part of the memory limit: reading it wants as much.
 const LIMIT_SHARE: usize = 64;
@@ -38,19 +38,10 @@ struct Record {
     was_read: bool,
 }
 
-#[derive(Debug)]
-enum Slot {
-    Used(Record),
-    /// The next free one.
-    Free(Option<u32>),
-}
-
 /// The values by the numbers of their handles.
 #[derive(Debug, Default)]
 pub(crate) struct SpilledValues {
-    slots: Chunks<Slot>,
-    free: Option<u32>,
-    len: usize,
+    records: Slab<Record>,
     /// The shortest value that goes to disk, in bytes.
     pub(super) value_bytes_min: usize,
 }
@@ -58,58 +49,33 @@ pub(crate) struct SpilledValues {
 impl SpilledValues {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.records.len()
     }
 
     /// Bytes that their records take.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.bytes()
+        self.records.bytes()
     }
 
     fn insert(&mut self, spilled: Spilled) -> u32 {
         let record = Record { id: spilled.id, len: spilled.len as u32, was_read: false };
-        self.len += 1;
-        let Some(number) = self.free else {
-            self.slots.push(Slot::Used(record));
-            return (self.slots.len() - 1) as u32;
-        };
-        let before = core::mem::replace(&mut self.slots[number as usize], Slot::Used(record));
-        self.free = match before {
-            Slot::Free(next) => next,
-            Slot::Used(_) => unreachable!("W1: what is listed as free is free"),
-        };
-        number
-    }
-
-    fn record(&self, number: u32) -> &Record {
-        match self.slots.get(number as usize) {
-            Some(Slot::Used(record)) => record,
-            _ => unreachable!("W1: a handle's record is there"),
-        }
+        self.records.insert(record)
     }
 
     /// What the port knows it by.
     pub(crate) fn get(&self, number: u32) -> Spilled {
-        let record = self.record(number);
+        let record = &self.records[number];
         Spilled { id: record.id, len: record.len as usize }
     }
 
     /// Notes a read; whether there was one before.
     fn note_read(&mut self, number: u32) -> bool {
-        match &mut self.slots[number as usize] {
-            Slot::Used(record) => core::mem::replace(&mut record.was_read, true),
-            Slot::Free(_) => false,
-        }
+        core::mem::replace(&mut self.records[number].was_read, true)
     }
 
     fn remove(&mut self, number: u32) -> Spilled {
-        let spilled = self.get(number);
-        self.slots[number as usize] = Slot::Free(self.free.replace(number));
-        self.len -= 1;
-        if self.len == 0 {
-            self.clear();
-        }
-        spilled
+        let record = self.records.remove(number).expect("W1: a handle's record is there");
+        Spilled { id: record.id, len: record.len as usize }
     }
 
     fn clear(&mut self) {
@@ -300,10 +266,8 @@ impl BaseData {
 
     /// Forgets all that is spilled.
     pub(crate) fn drop_all_spilled(&mut self) {
-        for slot in self.spilled.slots.iter() {
-            if let Slot::Used(record) = slot {
-                self.spilling.remove(record.id);
-            }
+        for record in self.spilled.records.iter() {
+            self.spilling.remove(record.id);
         }
         self.spilled.clear();
         self.spilling.clear();

@@ -3,16 +3,15 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use hashbrown::HashTable;
 use headwater_base::hash::Secret;
 use headwater_pattern::Bindings;
-use headwater_store::Chunks;
+use headwater_store::{Index, Slab};
 
 /// A context; [`NO_CONTEXT`] binds nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ContextId(pub(crate) u32);
 
-/// The context that binds nothing; it is never stored.
+/// The context that binds nothing; it is never stored, and those that are have numbers from 1 on.
 pub(crate) const NO_CONTEXT: ContextId = ContextId(0);
 
 #[derive(Debug)]
@@ -25,9 +24,8 @@ struct Context {
 /// All contexts of one shard.
 #[derive(Debug)]
 pub(crate) struct Contexts {
-    contexts: Chunks<Option<Context>>,
-    free: Vec<u32>,
-    by_bytes: HashTable<u32>,
+    contexts: Slab<Context>,
+    by_bytes: Index,
     text_bytes: usize,
     secret: Secret,
 }
@@ -54,13 +52,11 @@ pub(crate) fn decode<'k>(mut bytes: &'k [u8], bindings: &mut Bindings<'k>) {
 
 impl Contexts {
     pub(crate) fn new(secret: Secret) -> Self {
-        let mut contexts = Chunks::new();
-        contexts.push(None);
-        Self { contexts, free: Vec::new(), by_bytes: HashTable::new(), text_bytes: 0, secret }
+        Self { contexts: Slab::new(), by_bytes: Index::new(), text_bytes: 0, secret }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.contexts.bytes() + self.by_bytes.capacity() * 5 + self.text_bytes
+        self.contexts.bytes() + self.by_bytes.bytes() + self.text_bytes
     }
 
     /// Bytes of the texts that are held.
@@ -74,36 +70,25 @@ impl Contexts {
             return NO_CONTEXT;
         }
         let hash = self.secret.hash(bytes);
-        let (contexts, secret) = (&mut self.contexts, &self.secret);
-        let found = self.by_bytes.find(hash, |&id| {
-            contexts[id as usize].as_ref().is_some_and(|context| *context.bytes == *bytes)
-        });
-        if let Some(&id) = found {
-            contexts[id as usize].as_mut().expect("found").references += 1;
-            return ContextId(id);
+        let found = self.by_bytes.find(hash, |number| *self.contexts[number].bytes == *bytes);
+        if let Some(number) = found {
+            self.contexts[number].references += 1;
+            return ContextId(number + 1);
         }
-        let context = Some(Context { bytes: bytes.into(), references: 1 });
-        let id = match self.free.pop() {
-            Some(id) => {
-                contexts[id as usize] = context;
-                id
-            }
-            None => {
-                contexts.push(context);
-                (contexts.len() - 1) as u32
-            }
-        };
+        let number = self.contexts.insert(Context { bytes: bytes.into(), references: 1 });
         self.text_bytes += bytes.len();
-        self.by_bytes.insert_unique(hash, id, |&id| {
-            contexts[id as usize].as_ref().map_or(0, |context| secret.hash(&context.bytes))
-        });
-        ContextId(id)
+        self.by_bytes.insert(hash, number);
+        ContextId(number + 1)
+    }
+
+    fn get_mut(&mut self, id: ContextId) -> &mut Context {
+        &mut self.contexts[id.0 - 1]
     }
 
     /// Counts one more use.
     pub(crate) fn retain(&mut self, id: ContextId) {
         if id != NO_CONTEXT {
-            self.contexts[id.0 as usize].as_mut().expect("a used context is kept").references += 1;
+            self.get_mut(id).references += 1;
         }
     }
 
@@ -112,16 +97,13 @@ impl Contexts {
         if id == NO_CONTEXT {
             return;
         }
-        let context = self.contexts[id.0 as usize].as_mut().expect("a used context is kept");
+        let context = self.get_mut(id);
         context.references -= 1;
         if context.references == 0 {
-            let hash = self.secret.hash(&context.bytes);
+            let number = id.0 - 1;
+            let context = self.contexts.remove(number).expect("just now it was there");
             self.text_bytes -= context.bytes.len();
-            if let Ok(entry) = self.by_bytes.find_entry(hash, |&other| other == id.0) {
-                entry.remove();
-            }
-            self.contexts[id.0 as usize] = None;
-            self.free.push(id.0);
+            self.by_bytes.remove(self.secret.hash(&context.bytes), number);
         }
     }
 
@@ -131,6 +113,6 @@ impl Contexts {
         if id == NO_CONTEXT {
             return &[];
         }
-        &self.contexts[id.0 as usize].as_ref().expect("a used context is kept").bytes
+        &self.contexts[id.0 - 1].bytes
     }
 }

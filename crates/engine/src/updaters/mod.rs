@@ -35,7 +35,7 @@ use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::hash::Secret;
 use headwater_pool::prefetch;
-use headwater_store::{Chunks, GroupId, Index, TableId};
+use headwater_store::{GroupId, Index, Slab, TableId};
 use intervals::Intervals;
 use targets::TargetSet;
 use text::Text;
@@ -82,8 +82,7 @@ pub(crate) enum Trail {
 /// All updaters of one shard.
 #[derive(Debug)]
 pub(crate) struct Updaters {
-    updaters: Chunks<Option<Updater>>,
-    free: Vec<u32>,
+    updaters: Slab<Updater>,
     by_prefix: Index,
     pub(crate) contexts: Contexts,
     targets: usize,
@@ -105,8 +104,7 @@ fn filed_span<'a>(prefix: &[u8], span: &'a KeyRange) -> Option<&'a KeyRange> {
 impl Updaters {
     pub(crate) fn new(secret: Secret) -> Self {
         Self {
-            updaters: Chunks::new(),
-            free: Vec::new(),
+            updaters: Slab::new(),
             by_prefix: Index::new(),
             contexts: Contexts::new(secret),
             targets: 0,
@@ -141,9 +139,8 @@ impl Updaters {
     pub(crate) fn find(&self, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
         self.by_prefix
             .find(hash(&self.secret, reader, prefix), |id| {
-                self.updaters[id as usize]
-                    .as_ref()
-                    .is_some_and(|updater| updater.reader == reader && *updater.prefix == *prefix)
+                let updater = &self.updaters[id];
+                updater.reader == reader && *updater.prefix == *prefix
             })
             .map(UpdaterId)
     }
@@ -160,22 +157,13 @@ impl Updaters {
             bounded: None,
         };
         self.bytes += updater.prefix.bytes();
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.updaters[id as usize] = Some(updater);
-                id
-            }
-            None => {
-                self.updaters.push(Some(updater));
-                (self.updaters.len() - 1) as u32
-            }
-        };
+        let id = self.updaters.insert(updater);
         self.by_prefix.insert(hash(&self.secret, reader, prefix), id);
         UpdaterId(id)
     }
 
     fn updater(&self, id: UpdaterId) -> &Updater {
-        self.updaters[id.0 as usize].as_ref().expect("an updater lives while it has targets (U2)")
+        &self.updaters[id.0]
     }
 
     /// Whose updater it is, and the leading components that it watches.
@@ -203,7 +191,7 @@ impl Updaters {
         match trail {
             Trail::Hash(hash) => {
                 let Some(id) = self.by_prefix.find(hash, |_| true) else { return Trail::End };
-                prefetch(&self.updaters[id as usize]);
+                prefetch(&self.updaters[id]);
                 Trail::Updater(UpdaterId(id))
             }
             Trail::Updater(id) => {
@@ -231,7 +219,7 @@ impl Updaters {
     }
 
     fn file(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) {
-        let updater = self.updaters[id.0 as usize].as_mut().expect("found or made just now");
+        let updater = &mut self.updaters[id.0];
         let before = updater.bytes();
         match span {
             None => updater.open.insert(target),
@@ -244,7 +232,7 @@ impl Updaters {
     }
 
     fn unfile(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {
-        let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
+        let updater = &mut self.updaters[id.0];
         let before = updater.bytes();
         let removed = match (span, &mut updater.bounded) {
             (None, _) => updater.open.remove(target),
@@ -261,14 +249,13 @@ impl Updaters {
         let filed = filed_span(&self.updater(id).prefix, span);
         let removed = self.unfile(id, filed, target);
         assert!(removed, "a target is filed under its span (U1)");
-        let updater = self.updaters[id.0 as usize].as_mut().expect("U2");
+        let updater = &mut self.updaters[id.0];
         if updater.open.is_empty() && updater.bounded.as_ref().is_none_or(|spans| spans.is_empty())
         {
             let hash = hash(&self.secret, updater.reader, &updater.prefix);
             self.bytes = self.bytes - updater.prefix.bytes() - updater.bytes();
             self.by_prefix.remove(hash, id.0);
-            self.updaters[id.0 as usize] = None;
-            self.free.push(id.0);
+            self.updaters.remove(id.0);
         }
     }
 
@@ -317,7 +304,7 @@ impl Updaters {
     /// Appends the targets of some readers, in order, whose spans may have keys in `range`. A walk over all updaters, once
     /// for all of these readers.
     pub(crate) fn reading(&self, readers: &[Reader], range: &KeyRange, found: &mut Vec<Target>) {
-        for updater in self.updaters.iter().flatten() {
+        for updater in self.updaters.iter() {
             if readers.binary_search(&updater.reader).is_ok()
                 && KeyRange::prefix(&updater.prefix).overlaps(range)
             {
@@ -332,7 +319,7 @@ impl Updaters {
         concerned: &dyn Fn(&KeyRange) -> bool,
     ) -> BTreeSet<StatusId> {
         let mut found = Vec::new();
-        for updater in self.updaters.iter().flatten() {
+        for updater in self.updaters.iter() {
             let whole = !updater.prefix.ends_with(b"|");
             let range = if whole {
                 KeyRange::point(&updater.prefix)

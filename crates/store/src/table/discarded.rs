@@ -21,13 +21,12 @@ impl<N: Note> Table<N> {
         while done < most {
             match self.groups.last_mut() {
                 None => break,
-                Some(None) => _ = self.groups.pop(),
-                Some(Some(group)) => {
+                Some((number, group)) => {
                     let left = most - done;
                     let keys = dissolve(&mut group.tree, &mut each, left);
                     done += keys;
                     if keys < left {
-                        self.groups.pop();
+                        self.groups.remove(number);
                     }
                 }
             }

@@ -26,8 +26,8 @@ impl<N: Note> Table<N> {
             // The table's own tree comes first, then the groups'.
             let tree = match place.tree.checked_sub(1) {
                 None => Some(&mut self.short),
-                Some(group) if group >= self.groups.len() => return false,
-                Some(group) => self.groups[group].as_mut().map(|group| &mut group.tree),
+                Some(group) if group >= self.groups.end() => return false,
+                Some(group) => self.groups.get_mut(group as u32).map(|group| &mut group.tree),
             };
             match tree.and_then(|tree| tree.offer_leaf(place.leaf, &mut each)) {
                 Some(count) => {
