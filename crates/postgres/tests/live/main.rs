@@ -6,8 +6,10 @@
 mod certificates;
 mod declare;
 mod follow;
+mod interrupted;
 mod model;
 mod pages;
+mod proxy;
 mod random;
 mod server;
 mod streamed;
