@@ -128,17 +128,21 @@ impl KeeperQueue {
         }
         let ends_table = lock(&shared.queue).table_wanted;
         let committed = lock(&shared.progress).committed;
-        ends_table
-            || committed < self.told.load(Ordering::Acquire)
-            || lock(&shared.keys).keyspace.sealed_memtable_count() > 0
-            || shared.database.active_compactions() > 0
+        ends_table || committed < self.told.load(Ordering::Acquire) || self.is_busy()
+    }
+
+    /// As [`StoreHandle::is_busy`].
+    fn is_busy(&self) -> bool {
+        lock(&self.shared.keys).keyspace.sealed_memtable_count() > 0
+            || self.shared.database.active_compactions() > 0
     }
 
     /// As [`StoreHandle::give_back`].
     fn give_back(&self) -> bool {
         let shared = &self.shared;
         let gathered = shared.gathered_bytes.load(Ordering::Acquire);
-        if gathered < (shared.queue_bytes_max / GIVEN_BACK_PART) as u64
+        let retained = shared.retained_bytes.load(Ordering::Acquire);
+        if gathered + retained < (shared.queue_bytes_max / GIVEN_BACK_PART) as u64
             || shared.failed.load(Ordering::Acquire)
         {
             return false;
@@ -217,8 +221,14 @@ impl StoreHandle {
         self.front.is_writing()
     }
 
-    /// Has the store write what it keeps in memory until there is enough for a table, where that is worth one: whoever lacks
-    /// memory needs it more. Whether it will.
+    /// Whether threads of the store are writing or merging tables, for which they take memory.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.front.is_busy()
+    }
+
+    /// Has the store write what it keeps in memory until there is enough for a table, and let go of what it retains of the last
+    /// one, where that is worth it: whoever lacks memory needs it more. Whether it will.
     #[must_use]
     pub fn give_back(&self) -> bool {
         self.front.give_back()
@@ -240,6 +250,12 @@ impl StoreWatch {
     #[must_use]
     pub fn is_writing(&self) -> bool {
         self.0.upgrade().is_some_and(|front| front.is_writing())
+    }
+
+    /// As [`StoreHandle::is_busy`].
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.0.upgrade().is_some_and(|front| front.is_busy())
     }
 
     /// As [`StoreHandle::give_back`].

@@ -271,6 +271,7 @@ impl Store {
             awaited: Mutex::default(),
             queue_bytes_max: options.table_bytes as usize,
             gathered_bytes: AtomicU64::new(0),
+            retained_bytes: AtomicU64::new(0),
             work: Condvar::new(),
             room: Condvar::new(),
             progress: Mutex::new(progress),

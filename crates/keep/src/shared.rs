@@ -26,7 +26,7 @@ pub(crate) struct Queue {
     pub(crate) spare: Vec<Turn>,
     /// What is written is to be synced, whatever the durability.
     pub(crate) sync_wanted: bool,
-    /// What is in the store's memory alone is to be written, however little it is.
+    /// What is in the store's memory alone is to be written, however little it is, and what it retains is to go.
     pub(crate) table_wanted: bool,
     /// No more will come.
     pub(crate) closing: bool,
@@ -92,6 +92,9 @@ pub(crate) struct Shared {
     pub(crate) queue_bytes_max: usize,
     /// Bytes of operations since a table was ended: the store has them in its memory, and in its journal.
     pub(crate) gathered_bytes: AtomicU64,
+    /// Bytes of the last table that was ended: the store keeps them in its memory, when they are on disk, too, until it ends
+    /// another one, of whichever keyspace.
+    pub(crate) retained_bytes: AtomicU64,
     /// The writer has something to do.
     pub(crate) work: Condvar,
     /// The queue has become shorter.

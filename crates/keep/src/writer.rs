@@ -200,26 +200,34 @@ impl Writer {
         let bytes = turns.iter().map(|turn| turn.bytes() as u64).sum::<u64>();
         let gathered = self.shared.gathered_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
         self.journal_bytes += bytes;
-        let is_due = gathered >= self.options.table_bytes || (self.table_asked && gathered > 0);
-        if is_due && !self.shared.failed.load(Ordering::Acquire) {
-            self.shared.gathered_bytes.store(0, Ordering::Release);
-            self.rotate();
+        let works = !self.shared.failed.load(Ordering::Acquire);
+        let asked = core::mem::take(&mut self.table_asked);
+        if asked && works {
+            let shared = self.shared.clone();
+            self.rotate(core::slice::from_ref(&shared.meta));
+            self.shared.retained_bytes.store(0, Ordering::Release);
         }
-        if core::mem::take(&mut self.table_asked) {
+        if works && (gathered >= self.options.table_bytes || (asked && gathered > 0)) {
+            self.shared.gathered_bytes.store(0, Ordering::Release);
+            self.shared.retained_bytes.store(gathered, Ordering::Release);
+            let shared = self.shared.clone();
+            let mut ended = vec![lock(&shared.keys).keyspace.clone()];
+            // A journal stays, and is read at start, as long as one table of what is in it is not on disk.
+            if self.journal_bytes >= JOURNAL_BYTES.min(16 * self.options.table_bytes) {
+                self.journal_bytes = 0;
+                let others = [&shared.meta, &shared.definitions, &shared.notes, &shared.tables];
+                ended.extend(others.map(Keyspace::clone));
+            }
+            self.rotate(&ended);
+        }
+        if asked {
             lock(&self.shared.queue).table_wanted = false;
         }
     }
 
-    /// Ends the table that the store gathers in its memory, for it to be written.
-    fn rotate(&mut self) {
-        let shared = self.shared.clone();
-        let mut ended = vec![lock(&shared.keys).keyspace.clone()];
-        // A journal stays, and is read at start, as long as one table of what is in it is not on disk.
-        if self.journal_bytes >= JOURNAL_BYTES.min(16 * self.options.table_bytes) {
-            self.journal_bytes = 0;
-            let others = [&shared.meta, &shared.definitions, &shared.notes, &shared.tables];
-            ended.extend(others.map(Keyspace::clone));
-        }
+    /// Ends the tables that the store gathers in its memory for these keyspaces, for them to be written. Of any that were ended
+    /// before, and are on disk, it lets go.
+    fn rotate(&mut self, ended: &[Keyspace]) {
         // First the journal: the store syncs it as well before it writes tables, but takes with them what was ended meanwhile. A
         // table that is safe while the state in the journal is lost would have keys of operations that count as not done.
         let done = catch_unwind(AssertUnwindSafe(|| {

@@ -20,7 +20,7 @@ use crate::shards::Transport;
 use core::fmt;
 use headwater_base::Shard;
 use headwater_keep::StoreWatch;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 struct Part {
     /// It may take so much before it looks again.
     promised: AtomicUsize,
+    /// A command's part of that is in it: the shard has not looked since.
+    announced: AtomicBool,
     /// Pages that something of it was in when it looked.
     held: AtomicUsize,
     /// Free for its values and never written.
@@ -166,11 +168,31 @@ impl Share {
     pub(crate) fn tell(&self, held: usize, promised: usize) {
         self.own().held.store(held, Ordering::Relaxed);
         self.own().promised.store(promised, Ordering::Relaxed);
+        self.own().announced.store(false, Ordering::Release);
     }
 
     /// Tells that this shard is about to take so much more.
     pub(crate) fn promise(&self, bytes: usize) {
         self.own().promised.fetch_add(bytes, Ordering::Relaxed);
+        self.own().announced.store(true, Ordering::Release);
+    }
+
+    /// Whether a command of this shard has announced what it takes, and the shard has not looked since.
+    pub(crate) fn has_announced(&self) -> bool {
+        self.own().announced.load(Ordering::Relaxed)
+    }
+
+    /// Has the shards look whose commands have announced what they take: some have taken it by now, or less. Whether there are
+    /// any.
+    pub(crate) fn have_others_look(&self) -> bool {
+        let announced = |(at, other): (usize, &Part)| {
+            let waits = other.announced.load(Ordering::Acquire);
+            if waits {
+                self.transport.ring(Shard(at as u16));
+            }
+            waits
+        };
+        self.others().filter(|&other| announced(other)).count() > 0
     }
 
     /// Adds the store of this shard.
@@ -183,6 +205,12 @@ impl Share {
     pub(crate) fn is_store_writing(&self) -> bool {
         let stores = self.common().stores.lock().unwrap_or_else(PoisonError::into_inner);
         stores.iter().any(StoreWatch::is_writing)
+    }
+
+    /// Whether the threads of any shard's store are writing or merging tables.
+    pub(crate) fn is_store_busy(&self) -> bool {
+        let stores = self.common().stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.iter().any(StoreWatch::is_busy)
     }
 
     /// Has all stores write what they keep in memory until there is enough for a table; whether any will.

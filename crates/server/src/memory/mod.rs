@@ -191,6 +191,22 @@ impl Gauge {
         }
     }
 
+    /// Whether a value of so many bytes had better wait: the threads of a store are writing or merging tables, for which they may
+    /// hold several values of that size, and those of several stores that do so at the same time would take too much. What fits
+    /// a table is left room for.
+    pub(crate) fn store_delays(&self, value: usize) -> bool {
+        let apart = self.for_one.get();
+        let busy = || match &self.common {
+            Some(common) => common.is_store_busy(),
+            None => self.store.borrow().as_ref().is_some_and(StoreHandle::is_busy),
+        };
+        let delays = apart > 0 && value > apart / TABLES_APART && busy();
+        if delays {
+            self.comes.set(true);
+        }
+        delays
+    }
+
     /// Whether the threads of a store, of whichever shard, hold memory that they will give back.
     pub(crate) fn is_store_writing(&self) -> bool {
         match &self.common {
@@ -199,20 +215,26 @@ impl Gauge {
         }
     }
 
-    /// The same, after asking those that hold some until there is enough for a table.
-    fn will_stores_give_back(&self) -> bool {
+    /// Whether memory comes without anything being evicted: the threads of stores give some back, by themselves or because they
+    /// are asked to now, or other shards look what became of what they announced.
+    pub(crate) fn is_coming(&self) -> bool {
         self.is_store_writing()
             || match &self.common {
-                Some(common) => common.have_stores_give_back(),
+                Some(common) => common.have_stores_give_back() | common.have_others_look(),
                 None => self.store.borrow().as_ref().is_some_and(StoreHandle::give_back),
             }
+    }
+
+    /// Whether this shard announced what a command takes, and has not looked since.
+    pub(crate) fn has_announced(&self) -> bool {
+        self.common.as_ref().is_some_and(CommonShare::has_announced)
     }
 
     /// Waits for a store's threads to give about so many bytes back; whether they gave any.
     #[cold]
     fn wait_for_store(&self, bytes: usize) -> bool {
         if self.lets_others.get() {
-            let writing = self.will_stores_give_back();
+            let writing = self.is_coming();
             self.comes.set(writing);
             if writing {
                 return false;
@@ -224,7 +246,7 @@ impl Gauge {
         }
         let (began, before) = (Instant::now(), self.used());
         let mut gave = false;
-        while began.elapsed() < self.patience.get() && self.will_stores_give_back() {
+        while began.elapsed() < self.patience.get() && self.is_coming() {
             std::thread::sleep(Duration::from_millis(STORE_LOOK));
             if let Some(common) = self.common.as_ref().filter(|common| common.asked() > 0) {
                 // It has nothing to give itself, and who asks is not to wait for that (C1).

@@ -29,6 +29,8 @@ const NAMED_PART: usize = 8;
 const PASSED_MIN: usize = 16 << 10;
 /// For how long a write has others served while room is made for it, in milliseconds: they may take what it gains.
 const IN_STEPS_FOR: u64 = 1000;
+/// For how long clients are spared that take no more than half of what they may, in milliseconds.
+const FEW_PATIENCE: u64 = 1000;
 /// How often memory is looked at when little is allocated, in milliseconds.
 const LOOK_EVERY: u64 = 100;
 
@@ -99,8 +101,9 @@ impl ShardService {
 
     /// Looks at memory if it is time to. Clients take `clients` bytes.
     pub(super) fn look_in_time(&mut self, clients: usize) {
-        let due =
-            self.bound.gauge.is_due() || self.time.uptime >= self.bound.looked_at + LOOK_EVERY;
+        let due = self.bound.gauge.is_due()
+            || self.bound.gauge.has_announced()
+            || self.time.uptime >= self.bound.looked_at + LOOK_EVERY;
         if due && self.bound.gauge.limit().is_some() {
             self.bound.looked_at = self.time.uptime;
             self.bound.program.forget_in_time(self.time.uptime);
@@ -133,8 +136,8 @@ impl ShardService {
                 if fits {
                     self.bound.lacks_since.set(None);
                 }
-                let fits = fits || self.bound.waits_for_store(self.time.uptime);
                 let others = common.tell_clients(clients);
+                let fits = fits || self.bound.waits(self.time.uptime, clients + others);
                 (fits, share_beside(others, self.bound.clients_share, common.shards()))
             }
         };
@@ -208,6 +211,11 @@ impl ShardService {
             let waited = self.time.uptime.saturating_sub(since);
             self.bound.gauge.begin_postponable(waited);
             if spec.flags.has(Flags::DENYOOM) && waited < IN_STEPS_FOR {
+                let largest = args.iter().map(<[u8]>::len).max();
+                if self.bound.gauge.store_delays(largest.unwrap_or(0)) {
+                    let ticket = self.node.engine_mut().next_ticket();
+                    return Err(self.park(ticket, args, work));
+                }
                 match self.make_room_in_steps(spec, args, command) {
                     Some(true) => return Ok(()),
                     Some(false) => {}
@@ -414,11 +422,14 @@ impl ShardService {
 }
 
 impl MemoryBound {
-    /// Whether a store is about to give back what is lacking: for as long as a command would wait for it.
-    fn waits_for_store(&self, now: u64) -> bool {
+    /// Whether clients, that take so many bytes altogether, are spared though there is too little memory: it comes, or they take
+    /// little, and what others had for a moment is about to be found.
+    fn waits(&self, now: u64, clients: usize) -> bool {
         let since = self.lacks_since.get().unwrap_or(now);
         self.lacks_since.set(Some(since));
-        now.saturating_sub(since) < POSTPONED_PATIENCE && self.gauge.is_store_writing()
+        let lacks_for = now.saturating_sub(since);
+        (lacks_for < FEW_PATIENCE && clients <= self.clients_share / 2)
+            || (lacks_for < POSTPONED_PATIENCE && self.gauge.is_coming())
     }
 
     /// Checks the memory settings against what the server takes as it is.
