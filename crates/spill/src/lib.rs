@@ -330,6 +330,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut directory = Directory::open_one_of(folder.path(), 2 * SIZE_MIN, 64).unwrap();
         let batch = PART_BYTES_MIN;
+        let mut larger = 0;
         for (id, len) in
             [batch / 3, 5 * batch, 10, 6 * batch, 4 * batch, batch - 1, batch, 2 * batch]
                 .into_iter()
