@@ -119,7 +119,7 @@ impl KeeperQueue {
         }
     }
 
-    /// As [`StoreHandle::is_writing`].
+    /// As [`StoreWatch::is_writing`].
     fn is_writing(&self) -> bool {
         let shared = &self.shared;
         if shared.failed.load(Ordering::Acquire) {
@@ -131,13 +131,13 @@ impl KeeperQueue {
         ends_table || committed < self.told.load(Ordering::Acquire) || self.is_busy()
     }
 
-    /// As [`StoreHandle::is_busy`].
+    /// As [`StoreWatch::is_busy`].
     fn is_busy(&self) -> bool {
         lock(&self.shared.keys).keyspace.sealed_memtable_count() > 0
             || self.shared.database.active_compactions() > 0
     }
 
-    /// As [`StoreHandle::give_back`].
+    /// As [`StoreWatch::give_back`].
     fn give_back(&self) -> bool {
         let shared = &self.shared;
         let gathered = shared.gathered_bytes.load(Ordering::Acquire);
@@ -214,51 +214,33 @@ impl StoreHandle {
         self.front.end_survey();
     }
 
-    /// Whether threads of the store hold memory that they will give back: for what waits to be written, is being written, or is
-    /// being brought into files.
-    #[must_use]
-    pub fn is_writing(&self) -> bool {
-        self.front.is_writing()
-    }
-
-    /// Whether threads of the store are writing or merging tables, for which they take memory.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.front.is_busy()
-    }
-
-    /// Has the store write what it keeps in memory until there is enough for a table, and let go of what it retains of the last
-    /// one, where that is worth it: whoever lacks memory needs it more. Whether it will.
-    #[must_use]
-    pub fn give_back(&self) -> bool {
-        self.front.give_back()
-    }
-
-    /// A way to ask the same that does not keep the store open.
+    /// A way to see from any thread whether the store holds memory that it will give back; it does not keep the store open.
     #[must_use]
     pub fn watch(&self) -> StoreWatch {
         StoreWatch(Arc::downgrade(&self.front))
     }
 }
 
-/// Sees from any thread whether a store holds memory that it will give back.
+/// Sees from any thread whether a store holds memory that it will give back. A store that is gone holds none.
 #[derive(Clone, Debug)]
 pub struct StoreWatch(Weak<KeeperQueue>);
 
 impl StoreWatch {
-    /// As [`StoreHandle::is_writing`]; a store that is gone is not.
+    /// Whether threads of the store hold memory that they will give back: for what waits to be written, is being written, or is
+    /// being brought into files.
     #[must_use]
     pub fn is_writing(&self) -> bool {
         self.0.upgrade().is_some_and(|front| front.is_writing())
     }
 
-    /// As [`StoreHandle::is_busy`].
+    /// Whether threads of the store are writing or merging tables, for which they take memory.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.0.upgrade().is_some_and(|front| front.is_busy())
     }
 
-    /// As [`StoreHandle::give_back`].
+    /// Has the store write what it keeps in memory until there is enough for a table, and let go of what it retains of the last
+    /// one, where that is worth it: whoever lacks memory needs it more. Whether it will.
     #[must_use]
     pub fn give_back(&self) -> bool {
         self.0.upgrade().is_some_and(|front| front.give_back())

@@ -299,7 +299,6 @@ impl Store {
             tables: known,
             unsynced: None,
             sync_asked: false,
-            table_asked: false,
             journal_bytes: 0,
             disk_seen: Instant::now(),
         };

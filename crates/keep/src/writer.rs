@@ -75,8 +75,6 @@ pub(crate) struct Writer {
     pub(crate) disk_seen: Instant,
     /// A sync was asked for, of all that is written.
     pub(crate) sync_asked: bool,
-    /// A table is to be ended, however small it is.
-    pub(crate) table_asked: bool,
     /// Bytes of operations since the tables of all keyspaces were ended.
     pub(crate) journal_bytes: u64,
 }
@@ -169,9 +167,8 @@ impl Writer {
                 self.sync_asked = true;
                 return Some(VecDeque::new());
             }
-            if queue.table_wanted && !self.table_asked {
-                drop(queue);
-                self.table_asked = true;
+            if queue.table_wanted {
+                // Asked for until it is ended (`end_table`).
                 return Some(VecDeque::new());
             }
             let until = match (self.options.durability, self.unsynced) {
@@ -201,16 +198,15 @@ impl Writer {
         let gathered = self.shared.gathered_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
         self.journal_bytes += bytes;
         let works = !self.shared.failed.load(Ordering::Acquire);
-        let asked = core::mem::take(&mut self.table_asked);
+        let shared = self.shared.clone();
+        let asked = lock(&shared.queue).table_wanted;
         if asked && works {
-            let shared = self.shared.clone();
             self.rotate(core::slice::from_ref(&shared.meta));
-            self.shared.retained_bytes.store(0, Ordering::Release);
+            shared.retained_bytes.store(0, Ordering::Release);
         }
         if works && (gathered >= self.options.table_bytes || (asked && gathered > 0)) {
-            self.shared.gathered_bytes.store(0, Ordering::Release);
-            self.shared.retained_bytes.store(gathered, Ordering::Release);
-            let shared = self.shared.clone();
+            shared.gathered_bytes.store(0, Ordering::Release);
+            shared.retained_bytes.store(gathered, Ordering::Release);
             let mut ended = vec![lock(&shared.keys).keyspace.clone()];
             // A journal stays, and is read at start, as long as one table of what is in it is not on disk.
             if self.journal_bytes >= JOURNAL_BYTES.min(16 * self.options.table_bytes) {
@@ -221,7 +217,7 @@ impl Writer {
             self.rotate(&ended);
         }
         if asked {
-            lock(&self.shared.queue).table_wanted = false;
+            lock(&shared.queue).table_wanted = false;
         }
     }
 

@@ -19,9 +19,9 @@ const HEAD_BYTES: usize = 16;
 /// Why the value of a key of the bucket cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadValue {
-    /// It is damaged, or was written by somebody else.
+    /// The value is damaged, or was written by somebody else.
     Damaged,
-    /// Its format is not one that this version reads.
+    /// The value's format, which is not one that this version reads.
     Format(u16),
 }
 

@@ -205,7 +205,7 @@ impl Directory {
     /// Gives what has been gathered to the writer.
     fn write_gathered(&mut self) {
         let batch = Arc::new(core::mem::take(&mut self.gathering));
-        self.wait_for_writing(BATCHES * self.batch_bytes, batch.bytes);
+        self.wait_to_write(batch.bytes);
         if let Some(last) = self.segments.back()
             && !batch.entries.is_empty()
             && self.writer.write(last.keyspace.clone(), batch.clone())
@@ -215,8 +215,9 @@ impl Directory {
         self.forget_written();
     }
 
-    /// Waits until no more than `most` bytes are on their way to disk, with so many `more`.
-    fn wait_for_writing(&mut self, most: usize, more: usize) {
+    /// Waits until what is on its way to disk is no more than all batches may be with so many bytes more.
+    fn wait_to_write(&mut self, more: usize) {
+        let most = BATCHES * self.batch_bytes;
         self.forget_written();
         while self.writing.iter().map(|batch| batch.bytes).sum::<usize>() + more > most
             && let Some(first) = self.writing.pop_front()
@@ -250,7 +251,7 @@ impl Spill for Directory {
         if self.gathering.bytes + len > self.batch_bytes {
             // A large entry is a batch of its own.
             self.write_gathered();
-            self.wait_for_writing(BATCHES * self.batch_bytes, len);
+            self.wait_to_write(len);
         }
         let record = record::write(self.generation, id, &parts);
         let bytes = record.len() as u64;

@@ -1,8 +1,8 @@
 //! Loads to which something happens between two messages of their queries: connections that break, queries that others replace, tables
 //! that are altered, and rows in an odd order.
 
-use crate::model::{Stand, connect};
-use crate::proxy::{Fate, Line, Message, PATIENCE, Proxy, Seen};
+use crate::model::{PATIENCE, Stand, connect};
+use crate::proxy::{Fate, Line, Message, Proxy, Seen};
 use crate::server::Server;
 use headwater_base::KeyRange;
 use headwater_base::source::Source;
@@ -14,7 +14,7 @@ use std::time::Instant;
 const ITEMS: &str = "FROM public.items WHERE";
 /// The same of the table beside it.
 const OTHERS: &str = "FROM public.others WHERE";
-/// So many rows are several parts, and by far not all.
+/// A number of rows that come in several parts, and are by far not all of a table's.
 const SOME: usize = 100;
 
 /// A message of the server's log.

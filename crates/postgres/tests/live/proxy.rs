@@ -1,6 +1,7 @@
 //! A proxy before a server, whose rule says of each message whether it passes, waits, is left out or is the end of its connection: so a test
 //! chooses what happens between two messages, which a server alone would leave to chance.
 
+use crate::model::PATIENCE;
 use crate::server::Server;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -8,17 +9,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
 /// What becomes of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     Pass,
-    /// It is looked at again whenever something has happened.
+    /// The rule is asked again whenever something has happened.
     Wait,
     LeaveOut,
-    /// Its connection ends, without it.
+    /// The connection ends, and the message is not passed on.
     Cut,
 }
 
@@ -33,7 +31,7 @@ pub(crate) struct Message {
 /// A connection, and what has passed on it.
 #[derive(Default, Debug)]
 pub(crate) struct Line {
-    /// It is one that the log is read on.
+    /// Whether the server's log is read on this connection.
     pub(crate) is_log: bool,
     /// The texts of the statements that were last sent or prepared, each time from the first one on.
     pub(crate) asked: String,
@@ -135,7 +133,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.lock().is_ended = true;
         self.inner.changed.notify_all();
-        // So that nobody waits for the next client.
+        // The thread that accepts clients looks whether it has ended when the next one comes: this is one.
         let _ = UnixStream::connect(self.folder.path().join(".s.PGSQL.5432"));
     }
 }

@@ -16,10 +16,10 @@
 //! # Cost
 //! A few loads and stores a sample, in lines of their own. Nothing is locked but to wait.
 
+use crate::memory::stores::Stores;
 use crate::shards::Transport;
 use core::fmt;
 use headwater_base::Shard;
-use headwater_keep::StoreWatch;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ struct Part {
 pub(crate) struct Common {
     parts: Vec<Part>,
     /// The stores on disk, whose threads take memory that no shard holds.
-    stores: Mutex<Vec<StoreWatch>>,
+    stores: Stores,
     /// What the server takes with all shards, without data, as far as the first that began can tell.
     empty: AtomicUsize,
     /// What it took when the last that is ready was.
@@ -73,7 +73,7 @@ impl Common {
     pub(crate) fn new(shards: u16) -> Self {
         Self {
             parts: (0..shards).map(|_| Part::default()).collect(),
-            stores: Mutex::default(),
+            stores: Stores::default(),
             empty: AtomicUsize::new(0),
             ready: AtomicUsize::new(0),
             program: AtomicUsize::new(0),
@@ -195,28 +195,9 @@ impl Share {
         self.others().filter(|&other| announced(other)).count() > 0
     }
 
-    /// Adds the store of this shard.
-    pub(crate) fn add_store(&self, store: StoreWatch) {
-        self.common().stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
-    }
-
-    /// Whether the threads of any shard's store hold memory that they will give back. It is asked of the stores themselves: what
-    /// other shards last saw of theirs is older than what they have written since.
-    pub(crate) fn is_store_writing(&self) -> bool {
-        let stores = self.common().stores.lock().unwrap_or_else(PoisonError::into_inner);
-        stores.iter().any(StoreWatch::is_writing)
-    }
-
-    /// Whether the threads of any shard's store are writing or merging tables.
-    pub(crate) fn is_store_busy(&self) -> bool {
-        let stores = self.common().stores.lock().unwrap_or_else(PoisonError::into_inner);
-        stores.iter().any(StoreWatch::is_busy)
-    }
-
-    /// Has all stores write what they keep in memory until there is enough for a table; whether any will.
-    pub(crate) fn have_stores_give_back(&self) -> bool {
-        let stores = self.common().stores.lock().unwrap_or_else(PoisonError::into_inner);
-        stores.iter().filter(|store| store.give_back()).count() > 0
+    /// The stores of all shards.
+    pub(crate) fn stores(&self) -> &Stores {
+        &self.common().stores
     }
 
     /// Tells what the clients of this shard take; what those of the others take.

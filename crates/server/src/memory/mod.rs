@@ -23,6 +23,7 @@ mod common;
 mod heap;
 mod program;
 mod size;
+mod stores;
 
 pub(crate) use clients::{CLIENT_BYTES, ClientShare};
 pub(crate) use common::{Common, Share as CommonShare};
@@ -35,9 +36,9 @@ use core::cell::Cell;
 use headwater_base::memory::Meter;
 use headwater_keep::StoreHandle;
 use heap::Heap;
-use std::cell::RefCell;
 use std::io;
 use std::time::{Duration, Instant};
+use stores::Stores;
 
 /// What the engine may fill, in 1/1024 of the bound.
 const TARGET: usize = 972;
@@ -90,8 +91,8 @@ pub(crate) struct Gauge {
     program: Cell<usize>,
     /// The other shards, where there are several.
     common: Option<CommonShare>,
-    /// The store on disk, whose threads take memory, too.
-    store: RefCell<Option<StoreHandle>>,
+    /// The store on disk, where there is one shard; else the others know of it, too (`common`).
+    only_stores: Stores,
     /// How long a command may still wait for it.
     patience: Cell<Duration>,
     /// The command under way is to let others be served meanwhile.
@@ -157,7 +158,7 @@ impl Gauge {
             untouched: Cell::new(0),
             program: Cell::new(0),
             common,
-            store: RefCell::new(None),
+            only_stores: Stores::default(),
             patience: Cell::new(Duration::from_millis(STORE_PATIENCE)),
             lets_others: Cell::new(false),
             comes: Cell::new(false),
@@ -171,12 +172,9 @@ impl Gauge {
 
     /// Counts on the threads of the stores of all shards: what those of one take grows with its `table`, in bytes, is `most` at
     /// most, and is given back when it is written.
-    pub(crate) fn set_store(&self, store: StoreHandle, (table, most): (usize, usize)) {
+    pub(crate) fn set_store(&self, store: &StoreHandle, (table, most): (usize, usize)) {
         let bytes = TABLES_APART * table;
-        if let Some(common) = &self.common {
-            common.add_store(store.watch());
-        }
-        *self.store.borrow_mut() = Some(store);
+        self.stores().add(store.watch());
         self.apart.set(self.apart.get() + bytes * self.shards());
         self.for_stores.set(most * self.shards());
         self.for_one.set(bytes);
@@ -191,38 +189,29 @@ impl Gauge {
         }
     }
 
-    /// Whether a value of so many bytes had better wait: the threads of a store are writing or merging tables, for which they may
-    /// hold several values of that size, and those of several stores that do so at the same time would take too much. What fits
-    /// a table is left room for.
-    pub(crate) fn store_delays(&self, value: usize) -> bool {
+    /// The stores whose threads take of the same bound.
+    fn stores(&self) -> &Stores {
+        self.common.as_ref().map_or(&self.only_stores, CommonShare::stores)
+    }
+
+    /// Whether a command whose largest value has so many bytes had better wait: the threads of a store are writing or merging
+    /// tables, for which they may hold several values of that size, and those of several stores that do so at the same time
+    /// would take too much. What fits a table is left room for.
+    #[inline]
+    pub(crate) fn store_delays(&self, largest: impl FnOnce() -> usize) -> bool {
         let apart = self.for_one.get();
-        let busy = || match &self.common {
-            Some(common) => common.is_store_busy(),
-            None => self.store.borrow().as_ref().is_some_and(StoreHandle::is_busy),
-        };
-        let delays = apart > 0 && value > apart / TABLES_APART && busy();
+        let delays = apart > 0 && largest() > apart / TABLES_APART && self.stores().is_any_busy();
         if delays {
             self.comes.set(true);
         }
         delays
     }
 
-    /// Whether the threads of a store, of whichever shard, hold memory that they will give back.
-    pub(crate) fn is_store_writing(&self) -> bool {
-        match &self.common {
-            Some(common) => common.is_store_writing(),
-            None => self.store.borrow().as_ref().is_some_and(StoreHandle::is_writing),
-        }
-    }
-
     /// Whether memory comes without anything being evicted: the threads of stores give some back, by themselves or because they
     /// are asked to now, or other shards look what became of what they announced.
     pub(crate) fn is_coming(&self) -> bool {
-        self.is_store_writing()
-            || match &self.common {
-                Some(common) => common.have_stores_give_back() | common.have_others_look(),
-                None => self.store.borrow().as_ref().is_some_and(StoreHandle::give_back),
-            }
+        let look = || self.common.as_ref().is_some_and(CommonShare::have_others_look);
+        self.stores().is_any_writing() || self.stores().give_back() | look()
     }
 
     /// Whether this shard announced what a command takes, and has not looked since.
@@ -234,9 +223,9 @@ impl Gauge {
     #[cold]
     fn wait_for_store(&self, bytes: usize) -> bool {
         if self.lets_others.get() {
-            let writing = self.is_coming();
-            self.comes.set(writing);
-            if writing {
+            let comes = self.is_coming();
+            self.comes.set(comes);
+            if comes {
                 return false;
             }
             // It may have ended after the last look.

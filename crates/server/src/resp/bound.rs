@@ -211,8 +211,8 @@ impl ShardService {
             let waited = self.time.uptime.saturating_sub(since);
             self.bound.gauge.begin_postponable(waited);
             if spec.flags.has(Flags::DENYOOM) && waited < IN_STEPS_FOR {
-                let largest = args.iter().map(<[u8]>::len).max();
-                if self.bound.gauge.store_delays(largest.unwrap_or(0)) {
+                let largest = || args.iter().map(<[u8]>::len).max().unwrap_or(0);
+                if self.bound.gauge.store_delays(largest) {
                     let ticket = self.node.engine_mut().next_ticket();
                     return Err(self.park(ticket, args, work));
                 }

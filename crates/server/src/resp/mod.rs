@@ -468,7 +468,7 @@ fn provide_store(
     node: &mut Node,
 ) -> Result<(), ConfigError> {
     let Some(keeping) = keeping else { return Ok(()) };
-    gauge.set_store(keeping.keeper(), keeping.bytes_taken());
+    gauge.set_store(&keeping.keeper(), keeping.bytes_taken());
     let (keeper, tables) = (Box::new(keeping.keeper()), keeping.tables());
     let kept = node.engine_mut().set_base_store(keeper, &tables, config.data.data_plain);
     kept.map_err(|error| ConfigError(format!("data-dir: {error}")))?;
