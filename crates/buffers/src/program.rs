@@ -21,6 +21,8 @@
 #![expect(unsafe_code, reason = "advice on mappings that others made, within H3")]
 
 use rustix::mm::Advice;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 
 /// What the system may map at once.
 const PIECE_BYTES: usize = 16 << 10;
@@ -46,20 +48,28 @@ fn mapping(line: &str) -> Option<Mapping> {
     (start < end).then_some(Mapping { start, end, constant })
 }
 
-/// The mappings of files in `smaps` that are as their files are (H3).
-fn clean(smaps: &str) -> Vec<Mapping> {
+/// The mappings of files in `smaps` that are as their files are (H3); those that lie side by side are one. It is read line by
+/// line: for a large program it is megabytes long, more than a shard has otherwise when it begins.
+fn clean(mut smaps: impl BufRead) -> io::Result<Vec<Mapping>> {
     let mut found: Vec<Mapping> = Vec::new();
     let mut last: Option<Mapping> = None;
-    for line in smaps.lines() {
-        if let Some(next) = mapping(line) {
+    let mut line = String::new();
+    while smaps.read_line(&mut line)? > 0 {
+        if let Some(next) = mapping(&line) {
             last = Some(next);
         } else if let Some(rest) = line.strip_prefix("Anonymous:") {
             // Pages that were written, as the linker does before it takes the right away.
             let unchanged = rest.trim() == "0 kB";
-            found.extend(last.take().filter(|mapping| mapping.constant && unchanged));
+            if let Some(next) = last.take().filter(|mapping| mapping.constant && unchanged) {
+                match found.last_mut() {
+                    Some(before) if before.end == next.start => before.end = next.end,
+                    _ => found.push(next),
+                }
+            }
         }
+        line.clear();
     }
-    found
+    Ok(found)
 }
 
 /// Where the program and its libraries are in memory.
@@ -72,8 +82,8 @@ impl Program {
     /// The program as it is mapped now; nothing where the system does not tell.
     #[must_use]
     pub fn of_this_process() -> Self {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        let program = Self { mappings: clean(&smaps) };
+        let smaps = File::open("/proc/self/smaps").map(BufReader::new);
+        let program = Self { mappings: smaps.and_then(clean).unwrap_or_default() };
         program.divide();
         program
     }
@@ -128,8 +138,24 @@ Anonymous:             0 kB
 
     #[test]
     fn only_files_as_they_are_on_disk_are_let_go_of() {
-        let found: Vec<_> = clean(SMAPS).iter().map(|mapping| mapping.start & 0xffff).collect();
-        assert_eq!(found, [0x0000, 0x1000]);
+        let found = clean(SMAPS.as_bytes()).unwrap();
+        let found: Vec<_> = found.iter().map(|it| (it.start & 0xffff, it.end & 0xffff)).collect();
+        assert_eq!(found, [(0x0000, 0x3000)]);
+        let apart = SMAPS.replacen("55d0c0001000-", "55d0c0002000-", 1);
+        let found = clean(apart.as_bytes()).unwrap();
+        let found: Vec<_> = found.iter().map(|it| (it.start & 0xffff, it.end & 0xffff)).collect();
+        assert_eq!(found, [(0x0000, 0x1000), (0x2000, 0x3000)]);
+    }
+
+    #[test]
+    fn a_program_in_pieces_is_looked_at_as_a_whole_one() {
+        let first = Program::of_this_process();
+        let second = Program::of_this_process();
+        assert!(
+            first.mappings.len() < 100
+                && first.mappings.iter().any(|it| it.end - it.start > 1 << 20)
+        );
+        assert_eq!(second.mappings, first.mappings);
     }
 
     fn resident_of_files() -> usize {
