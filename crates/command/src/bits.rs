@@ -40,26 +40,38 @@ impl BitOperation {
     /// The values put together: as long as the longest one.
     #[must_use]
     pub fn of(self, values: &[Vec<u8>]) -> Vec<u8> {
-        let len = values.iter().map(Vec::len).max().unwrap_or(0);
-        let (first, others) = values
-            .split_first()
-            .map_or((&[][..], &[][..]), |(first, others)| (first.as_slice(), others));
-        let mut made = first.to_vec();
-        made.resize(len, 0);
-        if self == Self::Not {
-            made.iter_mut().for_each(|byte| *byte = !*byte);
-        }
-        for other in others {
-            let with = other.iter().copied().chain(core::iter::repeat(0));
-            for (byte, with) in made.iter_mut().zip(with) {
+        let mut made = None;
+        values.iter().for_each(|value| self.join(&mut made, core::iter::once(&value[..])));
+        made.unwrap_or_default()
+    }
+
+    /// Puts the value whose bytes are these parts, one behind the other, together with what others have `made`.
+    pub fn join<'p>(self, made: &mut Option<Vec<u8>>, parts: impl Iterator<Item = &'p [u8]>) {
+        let Some(made) = made else {
+            let first = made.insert(parts.flatten().copied().collect());
+            if self == Self::Not {
+                first.iter_mut().for_each(|byte| *byte = !*byte);
+            }
+            return;
+        };
+        let mut at = 0;
+        for part in parts {
+            let end = at + part.len();
+            if made.len() < end {
+                made.resize(end, 0);
+            }
+            for (byte, with) in made[at..end].iter_mut().zip(part) {
                 match self {
                     Self::And => *byte &= with,
                     Self::Or => *byte |= with,
                     Self::Xor | Self::Not => *byte ^= with,
                 }
             }
+            at = end;
         }
-        made
+        if self == Self::And {
+            made[at..].fill(0);
+        }
     }
 }
 

@@ -204,7 +204,8 @@ impl Engine {
         }
         // Sources behind the first depend on its keys: their spans are shown unnarrowed.
         let mut hides = false;
-        for (source, table) in plan.join.sources.iter().zip(&plan.source_tables) {
+        for (at, (source, table)) in plan.join.sources.iter().zip(&plan.source_tables).enumerate() {
+            let tells = at == plan.value_source() && plan.needs_values();
             let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
             let shown_source = format!(
                 "{} {}{}",
@@ -219,33 +220,42 @@ impl Engine {
                 }
                 Some(span) => {
                     let (mut keys, mut rows) = (0u64, 0u64);
-                    let mut unreadable: Vec<String> = Vec::new();
+                    let (mut unreadable, mut useless) = (Vec::new(), Vec::new());
                     let mut row = Vec::new();
                     let part_of_all = self.look_at_some(*table, &span, &mut |key, value| {
                         if !source.pattern.matches(key) {
                             return;
                         }
                         keys += 1;
-                        if source.lens.is_some() {
-                            match look(source, &self.store.pool, key, value, &mut row) {
-                                Look::Row => rows += 1,
-                                Look::Unreadable if unreadable.len() < UNREADABLE_MAX => {
-                                    unreadable.push(shown(key));
-                                }
-                                Look::Unreadable | Look::Excluded => {}
-                            }
+                        let seen = match source.lens.is_some() {
+                            true => look(source, &self.store.pool, key, value, &mut row),
+                            false => Look::Row,
+                        };
+                        let counts = seen == Look::Row
+                            && (!tells || plan.takes(&self.store.pool, key, value));
+                        rows += u64::from(counts);
+                        if !counts && seen == Look::Row && useless.len() < UNREADABLE_MAX {
+                            useless.push(shown(key));
+                        }
+                        if seen == Look::Unreadable && unreadable.len() < UNREADABLE_MAX {
+                            unreadable.push(shown(key));
                         }
                     });
                     let read = shown_range(&span);
                     let mut text = format!(
                         "{shown_source} reads {read}: {part_of_all}{keys} matching keys stored"
                     );
-                    if source.lens.is_some() {
+                    if source.lens.is_some() || tells {
                         text += &format!(", of which {rows} count");
                     }
                     if !unreadable.is_empty() {
                         text += "; the value does not give what a slot is to stand for at ";
                         text += &unreadable.join(", ");
+                    }
+                    if !useless.is_empty() {
+                        let operator = source.operator;
+                        text += &format!("; the value is nothing that {operator} takes at ");
+                        text += &useless.join(", ");
                     }
                     text
                 }

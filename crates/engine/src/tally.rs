@@ -357,6 +357,21 @@ impl Plan {
         self.operator.tallies()
     }
 
+    /// Whether not every value of the value source can be counted.
+    pub(crate) fn needs_values(&self) -> bool {
+        let is_number =
+            matches!(self.operator, Operator::Sum | Operator::Min | Operator::Max | Operator::Avg);
+        is_number || self.tallies()
+    }
+
+    /// Whether a tuple of a key and its value is counted, where [`Plan::needs_values`].
+    pub(crate) fn takes(&self, pool: &Pool, key: &[u8], value: ValueRef) -> bool {
+        match self.tallies() {
+            true => self.item(pool, key, value).is_some(),
+            false => number(pool, value).is_some(),
+        }
+    }
+
     /// What of a tuple of a key and its value is counted; nothing where it cannot be.
     fn item(&self, pool: &Pool, key: &[u8], value: ValueRef) -> Option<Item> {
         let is_number = matches!(self.operator, Operator::Percentile(_));

@@ -86,3 +86,32 @@ fn what_cannot_be_counted_is_left_out_and_told() {
     assert_eq!(get(&mut share, "d|1").as_deref(), Some("1.5"));
     assert_eq!(counted(&share, "values_not_numbers"), 1);
 }
+
+#[test]
+fn an_explanation_names_values_that_are_left_out() {
+    let long = vec![b'x'; 1025];
+    let joins = [
+        ("s|<a> = sum n|<a>|<b>", "sum", &["n|1|p", "n|1|r"][..]),
+        ("s|<a> = max n|<a>|<b>", "max", &["n|1|p", "n|1|r"]),
+        ("s|<a> = percentile 50 n|<a>|<b>", "percentile 50", &["n|1|p", "n|1|r"]),
+        ("s|<a> = distinct n|<a>|<b>", "distinct", &["n|1|r"]),
+        ("s|<a> = count n|<a>|<b>", "", &[]),
+    ];
+    for (join, operator, left_out) in joins {
+        let mut engine = engine(join);
+        for (key, value) in [("n|1|p", &b"abc"[..]), ("n|1|q", b"5"), ("n|1|r", &long)] {
+            set(&mut engine, key, value);
+        }
+        let lines = engine.explain(&KeyRange::point(b"s|1"));
+        let text = lines.into_iter().find(|line| line.title == "source").expect("a source").text;
+        let told = text.split_once("of which ").map(|(_, told)| told);
+        let expected = (!left_out.is_empty()).then(|| {
+            let (counted, left_out) = (3 - left_out.len(), left_out.join(", "));
+            format!("{counted} count; the value is nothing that {operator} takes at {left_out}")
+        });
+        match expected {
+            Some(expected) => assert!(told.is_some_and(|it| it == expected), "{join}: {text}"),
+            None => assert_eq!(told, None, "{join}: {text}"),
+        }
+    }
+}

@@ -292,6 +292,7 @@ impl BaseStore for StoreHandle {
         lock(&self.front.shared.progress).requests.push_back(request);
         // Both loaders, since the one that wakes may be waiting for a commit.
         self.front.shared.moved.notify_all();
+        self.front.shared.want(at);
     }
 
     fn gather(

@@ -270,6 +270,8 @@ impl Store {
             queue: Mutex::new(Queue::default()),
             awaited: Mutex::default(),
             queue_bytes_max: options.table_bytes as usize,
+            gathers: !matches!(feed, Feed::Own),
+            wanted: AtomicU64::new(0),
             gathered_bytes: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
             work: Condvar::new(),
@@ -298,6 +300,8 @@ impl Store {
             generation: state.generation,
             tables: known,
             unsynced: None,
+            gathers_since: None,
+            batch_bytes: 0,
             sync_asked: false,
             journal_bytes: 0,
             disk_seen: Instant::now(),
@@ -412,7 +416,7 @@ impl Store {
     #[must_use]
     pub fn is_behind(&self) -> bool {
         let shared = &self.front.shared;
-        lock(&shared.queue).bytes > shared.queue_bytes_max / BEHIND
+        lock(&shared.queue).bytes > shared.gathered_bytes_max() + shared.queue_bytes_max / BEHIND
     }
 
     /// Whether writing has failed for good, so that [`Self::durable`] moves no more.

@@ -12,6 +12,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Turns that gather are less than this part of what may wait.
+const GATHERED_PART: usize = 4;
+
 /// Locks; what a thread that panicked left is as good as any other, since each change is one assignment.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,6 +89,10 @@ pub(crate) struct Shared {
     /// The prefixes of the tables that have had keys.
     pub(crate) tables: Keyspace,
     pub(crate) queue: Mutex<Queue>,
+    /// Turns are safe in a log of several machines: the writer lets them gather ([`crate::writer`]).
+    pub(crate) gathers: bool,
+    /// The last operation that somebody waits to see in the store: up to there nothing gathers.
+    pub(crate) wanted: AtomicU64,
     /// What the log has not acknowledged.
     pub(crate) awaited: Mutex<Awaited>,
     /// The shard waits when so many bytes of operations wait for the writer.
@@ -144,6 +151,21 @@ impl Shared {
         self.work.notify_one();
         next.reset(last);
         next
+    }
+
+    /// Bytes of turns that the writer lets gather.
+    pub(crate) fn gathered_bytes_max(&self) -> usize {
+        if self.gathers { self.queue_bytes_max / GATHERED_PART } else { 0 }
+    }
+
+    /// Has the writer write what is up to `position` as soon as it can: somebody waits to see it in the store.
+    pub(crate) fn want(&self, position: u64) {
+        if self.gathers && lock(&self.progress).committed < position {
+            self.wanted.fetch_max(position, Ordering::AcqRel);
+            // The writer looks and begins to wait under this lock.
+            drop(lock(&self.queue));
+            self.work.notify_one();
+        }
     }
 
     /// A crash of the process cannot take back what is up to `position`.

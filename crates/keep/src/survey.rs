@@ -52,6 +52,7 @@ impl Survey {
         done: Box<dyn Fn() + Send>,
     ) -> Self {
         let (found, stop) = (Found::default(), Arc::<AtomicBool>::default());
+        shared.want(at);
         let (shared, looks_for) = (shared.clone(), wanted.clone());
         let (finds, stops) = (found.clone(), stop.clone());
         let run = move || {

@@ -61,6 +61,9 @@ pub(crate) enum Op<'t> {
     Unnote(&'t [u8]),
 }
 
+/// What an operation of a turn takes of memory beside its bytes.
+pub(crate) const ENTRY_MEMORY: usize = size_of::<Entry>();
+
 /// Operations in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turn {
@@ -89,7 +92,7 @@ impl Turn {
 
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len() + self.entries.len() * size_of::<Entry>()
+        self.bytes.len() + self.entries.len() * ENTRY_MEMORY
     }
 
     /// The position of the last operation, or of the one before the first.
@@ -101,7 +104,7 @@ impl Turn {
     pub(crate) fn reset(&mut self, position: u64) {
         self.entries.clear();
         self.bytes.clear();
-        self.entries.shrink_to(BYTES_KEPT / size_of::<Entry>());
+        self.entries.shrink_to(BYTES_KEPT / ENTRY_MEMORY);
         self.bytes.shrink_to(BYTES_KEPT);
         self.last = position;
         self.mark = None;

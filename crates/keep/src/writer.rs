@@ -1,15 +1,21 @@
 //! The thread that writes: what has gathered goes into the store as one batch, and is synced as asked.
 //!
 //! While it writes and syncs, the next turns gather: so under `always` a sync serves all of them
-//! (group commit).
+//! (group commit). Of a folder that is a copy of a log nobody waits for the store, so turns gather for a while longer: of
+//! keys that are written often the store is told seldom. Whoever wants to see an operation in the store ends that
+//! ([`Shared::want`]).
+//!
+//! # Cost
+//! Of the operations of a batch on one key the store gets the last one. Its table in memory is a list that is searched, in cold memory, for each
+//! key that is added: batches come to it in the order of their keys, in which the next one is near.
 
 use crate::files::{DurableMark, Folder};
 use crate::loader::View;
 use crate::lost::{Lost, is_within};
 use crate::record::{STATE, State};
-use crate::shared::{Keys, Shared, lock};
+use crate::shared::{Keys, Queue, Shared, lock};
 use crate::tables::Tables;
-use crate::turn::{Op, Turn};
+use crate::turn::{ENTRY_MEMORY, Op, Turn};
 use crate::{Durability, Options, REMOVALS_BYTES_MIN, keys_keyspace};
 use fjall::{Database, Keyspace, OwnedWriteBatch as WriteBatch, PersistMode, Readable};
 use std::collections::VecDeque;
@@ -18,10 +24,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+/// What a key has, or `None` where it is gone.
+type KeyChange<'t> = (&'t [u8], Option<&'t [u8]>);
+
 /// How often the room on the disk is looked at, at most.
 const DISK_EVERY: Duration = Duration::from_millis(250);
 /// After so many bytes of operations the tables of all keyspaces are ended, at the latest with the next one of keys.
 const JOURNAL_BYTES: u64 = 16 << 20;
+/// For how long turns gather at most that are safe in a log.
+const GATHERS_FOR: Duration = Duration::from_millis(250);
 /// How long the end waits at most for the store to write what is in its memory.
 const LAST_TABLES: Duration = Duration::from_secs(10);
 /// How often that is looked at.
@@ -72,6 +83,10 @@ pub(crate) struct Writer {
     pub(crate) tables: Tables,
     /// When the oldest operation was written that is not synced.
     pub(crate) unsynced: Option<Instant>,
+    /// When the first of the turns was seen that gather.
+    pub(crate) gathers_since: Option<Instant>,
+    /// Bytes of the operations of the last batch, without those that later ones make void.
+    pub(crate) batch_bytes: u64,
     pub(crate) disk_seen: Instant,
     /// A sync was asked for, of all that is written.
     pub(crate) sync_asked: bool,
@@ -91,7 +106,7 @@ impl Writer {
                 self.lose(&turns);
             }
             self.show(&turns);
-            self.end_table(&turns);
+            self.end_table();
             if self.is_sync_due() {
                 let done = catch_unwind(AssertUnwindSafe(|| self.sync()));
                 self.note(done, &VecDeque::new());
@@ -151,6 +166,13 @@ impl Writer {
         let shared = self.shared.clone();
         let mut queue = lock(&shared.queue);
         loop {
+            if let Some(least) = self.gathers_until(&queue) {
+                let most = least.saturating_duration_since(Instant::now());
+                let waited = self.shared.work.wait_timeout(queue, most);
+                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            self.gathers_since = None;
             if !queue.turns.is_empty() {
                 let turns = take_turns(&mut queue.turns);
                 queue.bytes = queue.turns.iter().map(Turn::bytes).sum();
@@ -192,9 +214,25 @@ impl Writer {
         }
     }
 
+    /// Until when turns that wait are to gather; `None`: no longer.
+    fn gathers_until(&mut self, queue: &Queue) -> Option<Instant> {
+        let wants_all = queue.closing || queue.sync_wanted || queue.table_wanted;
+        let is_long = queue.bytes >= self.shared.gathered_bytes_max();
+        if queue.turns.is_empty()
+            || wants_all
+            || is_long
+            || self.state.position < self.shared.wanted.load(Ordering::Acquire)
+            || queue.turns.iter().any(|turn| turn.viewer().is_some())
+        {
+            return None;
+        }
+        let until = *self.gathers_since.get_or_insert_with(Instant::now) + GATHERS_FOR;
+        (until > Instant::now()).then_some(until)
+    }
+
     /// Has the store write what has gathered in its memory, where that is much, or where its memory is needed.
-    fn end_table(&mut self, turns: &VecDeque<Turn>) {
-        let bytes = turns.iter().map(|turn| turn.bytes() as u64).sum::<u64>();
+    fn end_table(&mut self) {
+        let bytes = core::mem::take(&mut self.batch_bytes);
         let gathered = self.shared.gathered_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
         self.journal_bytes += bytes;
         let works = !self.shared.failed.load(Ordering::Acquire);
@@ -250,9 +288,10 @@ impl Writer {
     fn write(&mut self, turns: &VecDeque<Turn>) -> fjall::Result<()> {
         let shared = self.shared.clone();
         let mut keys = lock(&shared.keys).keyspace.clone();
+        self.batch_bytes = turns.iter().map(|turn| turn.bytes() as u64).sum();
         let mut batch = shared.database.batch();
         let mut last = self.state.position;
-        let mut emptied = Vec::new();
+        let (mut changes, mut emptied) = (Vec::new(), Vec::new());
         for (position, op) in turns.iter().flat_map(Turn::ops) {
             if position <= last {
                 // Of a turn that the store had a part of when the process ended.
@@ -263,27 +302,47 @@ impl Writer {
                     if let Some(prefix) = self.tables.add(key) {
                         batch.insert(&shared.tables, table_key(prefix), "");
                     }
-                    batch.insert(&keys, key, record);
+                    changes.push((key, Some(record)));
                 }
-                Op::Remove(key) => batch.remove(&keys, key),
+                Op::Remove(key) => changes.push((key, None)),
                 Op::Define(key, record) => batch.insert(&shared.definitions, key, record),
                 Op::Undefine(key) => batch.remove(&shared.definitions, key),
                 Op::Note(name, record) => batch.insert(&shared.notes, name, record),
                 Op::Unnote(name) => batch.remove(&shared.notes, name),
                 Op::RemoveRange(first, end) => {
+                    self.tell(&mut changes, &keys, &mut batch);
                     self.remove_range((first, end), turns, position, &keys, &mut batch)?;
                 }
                 Op::Clear => {
+                    self.tell(&mut changes, &keys, &mut batch);
                     let new = self.clear(&mut batch)?;
                     emptied.push(core::mem::replace(&mut keys, new));
                 }
             }
             last = position;
         }
+        self.tell(&mut changes, &keys, &mut batch);
         if let Some(mark) = turns.iter().rev().find_map(Turn::mark) {
             self.state.mark = Some(mark);
         }
         self.commit_cleared(batch, last, &keys, emptied)
+    }
+
+    /// Has a batch make changes of keys, in the order in which they were made: the last one of each key.
+    fn tell(&mut self, changes: &mut Vec<KeyChange<'_>>, keys: &Keyspace, batch: &mut WriteBatch) {
+        changes.sort_by_key(|(key, _)| *key);
+        for (at, (key, record)) in changes.iter().enumerate() {
+            if changes.get(at + 1).is_some_and(|(next, _)| next == key) {
+                let bytes = key.len() + record.map_or(0, <[u8]>::len);
+                self.batch_bytes -= (bytes + ENTRY_MEMORY) as u64;
+                continue;
+            }
+            match record {
+                Some(record) => batch.insert(keys, *key, *record),
+                None => batch.remove(keys, *key),
+            }
+        }
+        changes.clear();
     }
 
     /// Commits a batch together with the position of its last operation.
@@ -317,7 +376,7 @@ impl Writer {
     pub(crate) fn recover(&mut self, turn: Turn) -> Result<(), String> {
         let found = [turn].into();
         let done = self.write(&found);
-        self.end_table(&found);
+        self.end_table();
         done.map_err(|error| crate::describe(&error))
     }
 

@@ -4,6 +4,7 @@
 //! Reads go over the bytes that they are about; a write copies the whole value once.
 
 use crate::node::{Lookups, check_lengths, check_writable};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 use headwater_command::bits::{BitOperation, FieldAction, FieldStep, field_steps};
@@ -72,50 +73,69 @@ fn spanned(window: &BitWindow, len: usize) -> Option<Range<u64>> {
     (all > 0 && start <= end).then(|| start as u64 * unit..(end as u64 + 1) * unit)
 }
 
-/// Calls `each` with the bytes that `span` touches, each with its first bit and the bits of it that belong, until it gives something.
-fn look<T>(
-    value: &Value<'_>,
+/// The bytes in which a span of bits lies, in pieces, each with the place of its first one.
+fn pieces<'v>(
+    value: &'v Value<'_>,
     span: &Range<u64>,
-    each: &mut dyn FnMut(u64, u8, u8) -> Option<T>,
-) -> Option<T> {
+) -> impl Iterator<Item = (u64, &'v [u8])> + use<'v> {
     let (first, last) = (span.start / 8, (span.end - 1) / 8);
-    let bytes = value.read_at(first as usize, (last - first + 1) as usize).flatten();
-    for (at, &byte) in (first..).zip(bytes) {
-        let mut mask = 0xff_u8;
-        if at == first {
-            mask &= 0xff >> (span.start % 8);
-        }
-        if at == last {
-            mask &= 0xff << (7 - (span.end - 1) % 8);
-        }
-        if let Some(found) = each(at * 8, byte, mask) {
-            return Some(found);
-        }
+    let mut next = first;
+    value.read_at(first as usize, (last - first + 1) as usize).map(move |piece| {
+        let at = next;
+        next += piece.len() as u64;
+        (at, piece)
+    })
+}
+
+/// Which bits of the byte at this place lie in a span of bits.
+fn mask(at: u64, span: &Range<u64>) -> u8 {
+    let mut mask = 0xff_u8;
+    if at == span.start / 8 {
+        mask &= 0xff >> (span.start % 8);
     }
-    None
+    if at == (span.end - 1) / 8 {
+        mask &= 0xff << (7 - (span.end - 1) % 8);
+    }
+    mask
 }
 
 fn count(value: &Value<'_>, span: Range<u64>) -> u64 {
     let mut count = 0;
-    look(value, &span, &mut |_, byte, mask| {
-        count += u64::from((byte & mask).count_ones());
-        None::<()>
-    });
+    for (at, piece) in pieces(value, &span) {
+        let (words, rest) = piece.as_chunks::<8>();
+        let of_word = |word: &[u8; 8]| u64::from(u64::from_ne_bytes(*word).count_ones());
+        count += words.iter().map(of_word).sum::<u64>();
+        count += rest.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
+        // The first byte and the last one may lie in the span in part.
+        for end in [0, piece.len() - 1].into_iter().take(piece.len().min(2)) {
+            let beside = piece[end] & !mask(at + end as u64, &span);
+            count -= u64::from(beside.count_ones());
+        }
+    }
     count
 }
 
 fn position(value: &Value<'_>, bit: bool, window: &BitWindow) -> i64 {
     let Some(span) = spanned(window, value.len()) else { return -1 };
-    let found = look(value, &span, &mut |at, byte, mask| {
-        let wanted = if bit { byte & mask } else { !byte & mask };
-        (wanted != 0).then(|| at + u64::from(wanted.leading_zeros()))
-    });
-    match found {
-        Some(at) => at as i64,
-        // Behind a value whose end was not asked for, there are zeros.
-        None if !bit && window.end.is_none() => value.len() as i64 * 8,
-        None => -1,
+    let without = if bit { 0 } else { 0xff };
+    for (at, piece) in pieces(value, &span) {
+        let mut begin = 0;
+        while begin < piece.len() {
+            let words = piece[begin..].chunks_exact(8).take_while(|word| **word == [without; 8]);
+            begin += 8 * words.count();
+            let Some(found) = piece[begin..].iter().position(|byte| *byte != without) else {
+                break;
+            };
+            let (byte, place) = (piece[begin + found] ^ without, at + (begin + found) as u64);
+            let wanted = byte & mask(place, &span);
+            if wanted != 0 {
+                return (place * 8 + u64::from(wanted.leading_zeros())) as i64;
+            }
+            begin += found + 1;
+        }
     }
+    // Behind a value whose end was not asked for, there are zeros.
+    if !bit && window.end.is_none() { value.len() as i64 * 8 } else { -1 }
 }
 
 /// Fills `scratch` with the value of `key`, and zeros up to `len` bytes; `None`: it has been refused.
@@ -214,14 +234,11 @@ fn combine(
     lookups: &mut Lookups,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    let (mut values, mut waits) = (Vec::new(), None);
+    let mut waits = None;
     // All are asked for even if the first must wait, so that their loads run side by side.
     for key in from.iter() {
         match engine.get(key) {
-            Ok(found) => {
-                lookups.note(found.is_some());
-                values.push(found.map(|value| value.to_vec()).unwrap_or_default());
-            }
+            Ok(found) => lookups.note(found.is_some()),
             Err(Stop::Wait(ticket)) => waits = waits.or(Some(ticket)),
             Err(failed) => return Err(failed),
         }
@@ -229,7 +246,9 @@ fn combine(
     if let Some(ticket) = waits {
         return Err(Stop::Wait(ticket));
     }
-    let made = operation.of(&values);
+    let mut made = None;
+    put_together(engine, operation, from.iter(), &mut made)?;
+    let made = made.unwrap_or_default();
     if made.is_empty() {
         engine.remove(to)?;
     } else {
@@ -237,4 +256,123 @@ fn combine(
     }
     reply.integer(made.len() as i64);
     Ok(())
+}
+
+/// Puts the values of keys together, without a copy of them; a key may be named often.
+fn put_together<'k>(
+    engine: &mut Engine,
+    operation: BitOperation,
+    keys: impl Iterator<Item = &'k [u8]>,
+    made: &mut Option<Vec<u8>>,
+) -> Result<(), Stop> {
+    let mut named = BTreeMap::<&[u8], usize>::new();
+    keys.for_each(|key| *named.entry(key).or_default() += 1);
+    for (key, count) in named {
+        // With itself it gives itself, or nothing by XOR, as long as it is.
+        let times = if operation == BitOperation::Xor && count % 2 == 0 { 2 } else { 1 };
+        for _ in 0..times {
+            match engine.get(key)? {
+                Some(value) => operation.join(made, value.parts()),
+                None => operation.join(made, core::iter::empty()),
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_engine::Settings;
+
+    /// A bit at each place, as a value of random length has them, among long runs of equal bytes.
+    fn drawn(state: &mut u64, most: u64) -> Vec<u8> {
+        let mut draw = |below: u64| {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+            (*state >> 33) % below
+        };
+        let len = draw(most);
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < len {
+            let byte = [0, 0xff, draw(256) as u8][draw(3) as usize];
+            bytes.extend((0..=draw(40)).map(|_| byte));
+        }
+        bytes
+    }
+
+    #[test]
+    fn bits_are_those_that_are_looked_at_one_by_one() {
+        let mut state = 7;
+        for round in 0..300 {
+            let bytes = drawn(&mut state, if round % 10 == 0 { 20_000 } else { 60 });
+            let mut engine = Engine::new(Settings::default());
+            engine.set(b"k", &bytes, Expiry::Never).unwrap();
+            let value = engine.get(b"k").unwrap().unwrap();
+            let all = bytes.len() as u64 * 8;
+            let bits: Vec<bool> = (0..all).map(|at| bit_at(&value, at)).collect();
+            for _ in 0..30.min(all) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let start = (state >> 33) % all;
+                let end = start + (state >> 13) % (all - start).min(1 + (state >> 50) % 900);
+                let spanned = &bits[start as usize..=end as usize];
+                let ones = spanned.iter().filter(|bit| **bit).count() as u64;
+                assert_eq!(count(&value, start..end + 1), ones, "round {round}: {start}..={end}");
+                for bit in [false, true] {
+                    let first = spanned.iter().position(|found| *found == bit);
+                    let first = first.map_or(-1, |first| first as i64 + start as i64);
+                    let window =
+                        BitWindow { start: start as i64, end: Some(end as i64), bits: true };
+                    assert_eq!(position(&value, bit, &window), first, "round {round}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_put_together_whatever_their_parts() {
+        let mut state = 3;
+        for _ in 0..200 {
+            let values = [(); 3].map(|()| drawn(&mut state, 50));
+            for (_, operation) in BitOperation::NAMES {
+                let values = if operation == BitOperation::Not { &values[..1] } else { &values };
+                let len = values.iter().map(Vec::len).max().unwrap_or(0);
+                let at = |value: &Vec<u8>, at: usize| value.get(at).copied().unwrap_or(0);
+                let byte = |place: usize| {
+                    let first = at(&values[0], place);
+                    let others = values[1..].iter().map(|value| at(value, place));
+                    match operation {
+                        BitOperation::And => others.fold(first, |all, next| all & next),
+                        BitOperation::Or => others.fold(first, |all, next| all | next),
+                        BitOperation::Xor => others.fold(first, |all, next| all ^ next),
+                        BitOperation::Not => !first,
+                    }
+                };
+                let expected: Vec<u8> = (0..len).map(byte).collect();
+                let mut made = None;
+                for value in values {
+                    operation.join(&mut made, value.chunks(7));
+                }
+                assert_eq!(made.unwrap_or_default(), expected);
+                assert_eq!(operation.of(values), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_named_often_is_what_it_is() {
+        let mut engine = Engine::new(Settings::default());
+        engine.set(b"a", &[0b1100], Expiry::Never).unwrap();
+        engine.set(b"b", &[0b1010, 0xff], Expiry::Never).unwrap();
+        let cases: [(BitOperation, &[&[u8]], &[u8]); 4] = [
+            (BitOperation::Xor, &[b"a", b"b", b"a"], &[0b1010, 0xff]),
+            (BitOperation::Xor, &[b"b", b"b"], &[0, 0]),
+            (BitOperation::And, &[b"a", b"b", b"none", b"a"], &[0, 0]),
+            (BitOperation::Or, &[b"a", b"a", b"b"], &[0b1110, 0xff]),
+        ];
+        for (operation, names, expected) in cases {
+            let mut made = None;
+            put_together(&mut engine, operation, names.iter().copied(), &mut made).unwrap();
+            assert_eq!(made.unwrap_or_default(), expected, "{operation:?} of {names:?}");
+        }
+    }
 }

@@ -447,11 +447,47 @@ fn a_bound_too_small_is_refused_with_the_least() {
     let bound = 32 << 20;
     let () =
         redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bound).query(&mut client).unwrap();
+    // Nobody has to write for that; others are served meanwhile.
     while watched.server.memory_bytes("VmRSS:") > bound / 100 * 105 {
-        let () = redis::cmd("SET").arg("k|new").arg("value").query(&mut client).unwrap();
+        let () = redis::cmd("PING").query(&mut client).unwrap();
     }
+    let () = redis::cmd("SET").arg("k|new").arg("value").query(&mut client).unwrap();
     let new: String = redis::cmd("GET").arg("k|new").query(&mut client).unwrap();
     assert_eq!(new, "value");
+}
+
+#[test]
+fn what_can_never_be_stored_evicts_nothing() {
+    for policy in ["allkeys-lru", "noeviction"] {
+        let mut watched = Watched::start(1, &["--memory-policy", policy]);
+        // Full, or nearly: whatever had room made for it would evict.
+        watched.fill("k|", 60_000, 500..600);
+        let mut client = watched.server.client(2);
+        let join = "v|<id>|<k> = copy k|<k> check w|<id>";
+        let () = redis::cmd("JOIN.ADD").arg("v").arg(join).query(&mut client).unwrap();
+        let () = redis::cmd("SET").arg("w|1").arg("").query(&mut client).unwrap();
+        let shown: Vec<String> =
+            redis::cmd("PREFIX").arg("v|1|").arg("LIMIT").arg(10).query(&mut client).unwrap();
+        assert_eq!(shown.len(), 20);
+        let figures = |watched: &Watched| {
+            let info = watched.info();
+            ["evicted_keys", "evicted_ranges"].map(|name| info[name].clone())
+        };
+        let before = figures(&watched);
+        let refused: [&[&[u8]]; 3] = [
+            &[b"SETBIT", b"new", b"4294967295", b"1"],
+            &[b"SETRANGE", b"new", b"60000000", b"x"],
+            &[b"BITFIELD", b"new", b"SET", b"u8", b"2000000000", b"1"],
+        ];
+        for command in refused {
+            let mut asked = redis::Cmd::new();
+            command.iter().for_each(|word| _ = asked.arg(*word));
+            let why = asked.query::<()>(&mut client).unwrap_err().to_string();
+            let is_length = ["maximum allowed", "out of range", "bytes"];
+            assert!(is_length.iter().any(|words| why.contains(words)), "{why}");
+        }
+        assert_eq!(figures(&watched), before, "{policy}");
+    }
 }
 
 /// A control group with a limit, removed at the end; `None` where this process may not make one.

@@ -340,6 +340,10 @@ impl Engine {
     /// Evicts for so many bytes, not much more than `most` things; `None` where it is to go on.
     #[cold]
     fn evict_for(&mut self, bytes: usize, values: usize, most: u32) -> Option<bool> {
+        if self.memory.limit.is_some_and(|limit| bytes.saturating_add(values) > limit) {
+            // It would not fit beside nothing.
+            return Some(false);
+        }
         let (before, lacked) = (self.memory.used(), self.memory.lacking_for(bytes, values));
         let mut looks_at = self.stored_bytes_after(bytes + values);
         let mut looked = false;

@@ -27,6 +27,8 @@ const LEAST_PART: usize = 1024;
 const NAMED_PART: usize = 8;
 /// Bytes of a request for which room is made where it only passes.
 const PASSED_MIN: usize = 16 << 10;
+/// Bytes that go at once where the bound was lowered: others are served between.
+const LOWERED_STEP: usize = 128 << 10;
 /// For how long a write has others served while room is made for it, in milliseconds: they may take what it gains.
 const IN_STEPS_FOR: u64 = 1000;
 /// For how long clients are spared that take no more than half of what they may, in milliseconds.
@@ -53,11 +55,16 @@ fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
     }
     let all: usize = args.iter().map(<[u8]>::len).sum();
     let (bytes, values) = (keys + count.max(1) * KEY_BYTES, all - keys);
+    // The whole value is put together beside the stored one.
+    let whole = reached_length(command);
+    (bytes.saturating_add(whole), values.saturating_add(whole))
+}
+
+/// How long a value is at least behind a command that writes into it at a place.
+fn reached_length(command: &Command<'_>) -> usize {
     match command {
         Command::Data(Data::Strings(Strings::SetRange { offset, bytes: with, .. })) => {
-            // The whole value is put together beside the stored one.
-            let whole = usize::try_from(*offset).unwrap_or(0).saturating_add(with.len());
-            (bytes.saturating_add(whole), values.saturating_add(whole))
+            usize::try_from(*offset).unwrap_or(0).saturating_add(with.len())
         }
         Command::Data(Data::Bits(bits)) => {
             let whole = match *bits {
@@ -67,10 +74,9 @@ fn need(spec: &Spec, args: Args<'_>, command: &Command<'_>) -> (usize, usize) {
                 }
                 _ => 0,
             };
-            let whole = usize::try_from(whole).unwrap_or(usize::MAX);
-            (bytes.saturating_add(whole), values.saturating_add(whole))
+            usize::try_from(whole).unwrap_or(usize::MAX)
         }
-        _ => (bytes, values),
+        _ => 0,
     }
 }
 
@@ -83,7 +89,9 @@ impl ShardService {
     /// Puts the memory settings of `config` into force.
     pub(super) fn apply_memory(&mut self, config: &Config) {
         let bound = (config.memory.max != Size(0)).then_some(config.memory.max.0 as usize);
+        let before = self.bound.gauge.limit().unwrap_or(usize::MAX);
         self.bound.gauge.set_bound(bound);
+        self.bound.lowers |= self.bound.gauge.limit().is_some_and(|limit| limit < before);
         self.stores.hub.set_memory_bound(bound);
         let engine = self.node.engine_mut();
         engine.set_memory(self.bound.gauge.clone(), self.bound.gauge.limit());
@@ -103,6 +111,7 @@ impl ShardService {
     pub(super) fn look_in_time(&mut self, clients: usize) {
         let due = self.bound.gauge.is_due()
             || self.bound.gauge.has_announced()
+            || self.bound.lowers
             || self.time.uptime >= self.bound.looked_at + LOOK_EVERY;
         if due && self.bound.gauge.limit().is_some() {
             self.bound.looked_at = self.time.uptime;
@@ -125,14 +134,27 @@ impl ShardService {
         let Some(limit) = self.bound.gauge.limit() else { return };
         let reserve = self.bound.gauge.reserve();
         let (fits, share) = match self.bound.gauge.common() {
+            None if self.bound.lowers => {
+                let over = engine.excess(0);
+                let fits = over == 0 || engine.give_up(over.min(LOWERED_STEP));
+                self.bound.lowers = over > 0 && fits;
+                (fits, self.bound.clients_share)
+            }
             None => (engine.make_room(0), self.bound.clients_share),
             Some(common) => {
                 // Who writes asks for the parts of others beforehand; who does not lets things be.
                 let soon = if has_grown { reserve + self.bound.gauge.step_now() } else { 0 };
-                common.ask(engine.excess(soon));
                 let over = engine.excess(0);
-                let own = common.own_part(over).max(over.min(limit / LEAST_PART));
-                let fits = over == 0 || engine.give_up(own) || common.may_gain();
+                let mut own = common.own_part(over).max(over.min(limit / LEAST_PART));
+                if self.bound.lowers {
+                    // All shards do the same.
+                    own = own.min(LOWERED_STEP);
+                } else {
+                    common.ask(engine.excess(soon));
+                }
+                let gave = over == 0 || engine.give_up(own);
+                self.bound.lowers &= over > 0 && gave;
+                let fits = gave || common.may_gain();
                 if fits {
                     self.bound.lacks_since.set(None);
                 }
@@ -264,8 +286,21 @@ impl ShardService {
     }
 
     fn has_room_for(&mut self, spec: &Spec, args: Args<'_>, command: &Command<'_>) -> bool {
+        if self.is_too_long(args, command) {
+            return true;
+        }
         let (bytes, values) = need(spec, args, command);
         self.has_room_to_write(bytes, values)
+    }
+
+    /// Whether a command is going to be refused because of its value's length: nothing is evicted for it.
+    fn is_too_long(&self, args: Args<'_>, command: &Command<'_>) -> bool {
+        let writes = matches!(command, Command::Data(Data::Strings(_) | Data::Bits(_)));
+        let longest = || args.iter().map(<[u8]>::len).max().unwrap_or(0);
+        let limits = self.node.engine().limits();
+        writes
+            && (reached_length(command) > limits.value_bytes_max
+                || longest() > limits.value_bytes_max.max(limits.key_bytes_max))
     }
 
     /// As [`ShardService::has_room_for`], but evicts no more than a step; `None` where there is to be another one.
@@ -276,6 +311,9 @@ impl ShardService {
         args: Args<'_>,
         command: &Command<'_>,
     ) -> Option<bool> {
+        if self.is_too_long(args, command) {
+            return Some(true);
+        }
         let (bytes, values) = need(spec, args, command);
         let bytes = bytes.saturating_add(self.bound.gauge.beside_values(values));
         let engine = self.node.engine_mut();

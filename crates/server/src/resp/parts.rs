@@ -63,6 +63,8 @@ pub(crate) struct MemoryBound {
     pub(crate) at_start: Sample,
     /// When memory was looked at last.
     pub(crate) looked_at: u64,
+    /// The bound was lowered, and what is too much by it goes bit by bit.
+    pub(crate) lowers: bool,
     /// Since when there is too little, and nothing else can go: in milliseconds of the server's life.
     pub(crate) lacks_since: Cell<Option<u64>>,
     pub(crate) program: ProgramPages,
@@ -76,6 +78,7 @@ impl MemoryBound {
             clients_bytes_max: usize::MAX,
             at_start: Sample::default(),
             looked_at: 0,
+            lowers: false,
             lacks_since: Cell::new(None),
             program: ProgramPages::of_server(),
         }

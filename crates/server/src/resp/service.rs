@@ -461,7 +461,7 @@ impl Service for ShardService {
         let late_loads =
             (!self.waits.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
         let engine = self.node.engine();
-        let goes_on = engine.goes_on() || engine.has_keyspace_events();
+        let goes_on = engine.goes_on() || engine.has_keyspace_events() || self.bound.lowers;
         let goes_on = goes_on.then_some(self.time.uptime);
         let lapses = self.others.shards.as_ref().is_some_and(|shards| shards.locks.may_lapse());
         let lapses = lapses.then_some(self.time.uptime);
