@@ -3,7 +3,7 @@
 use crate::base_data::BaseData;
 use crate::functions::Calls;
 use crate::group_note::GroupNote;
-use crate::memory::Memory;
+use crate::memory::{Evicted, Memory};
 use crate::notifications::Notifications;
 use crate::reads::Reads;
 use crate::report::{Counters, Stats, TableReport};
@@ -160,6 +160,7 @@ impl Engine {
     /// Sets the counters of work back to zero.
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
+        self.memory.evicted = Evicted::default();
         for id in self.views.catalog.ids() {
             let join = self.views.catalog.join_mut(id);
             join.counters = crate::report::JoinCounters::default();

@@ -93,7 +93,7 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
             let joins = engine.joins();
             write!(out, "joins:{}\r\n", joins.len())?;
             for join in joins {
-                write!(out, "join_{}:", join.name.escape_debug())?;
+                write!(out, "join_{}:", LineName(join.name.as_bytes()))?;
                 write_list(&join.counters, out)?;
             }
         }
@@ -101,7 +101,7 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
             let reports = engine.functions();
             write!(out, "functions:{}\r\n", reports.len())?;
             for report in reports {
-                write!(out, "function_{}:", report.name.escape_debug())?;
+                write!(out, "function_{}:", LineName(report.name.as_bytes()))?;
                 write_list(&crate::functions::numbers(&report), out)?;
             }
         }
@@ -110,7 +110,7 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
             write!(out, "tables:{}\r\n", tables.len())?;
             for table in tables {
                 let kind = if table.named { "table_" } else { "unnamed_table" };
-                write!(out, "{kind}{}:", table.name.escape_ascii())?;
+                write!(out, "{kind}{}:", LineName(&table.name))?;
                 let numbers = [
                     ("boundary", table.boundary as u64),
                     ("keys", table.keys),
@@ -124,6 +124,20 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
         }
     }
     Ok(())
+}
+
+/// What clients have named, as part of a line's name, which the first `:` ends.
+#[derive(Clone, Copy, Debug)]
+pub struct LineName<'n>(pub &'n [u8]);
+
+impl core::fmt::Display for LineName<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (at, part) in self.0.split(|byte| *byte == b':').enumerate() {
+            f.write_str(if at > 0 { r"\x3a" } else { "" })?;
+            write!(f, "{}", part.escape_ascii())?;
+        }
+        Ok(())
+    }
 }
 
 /// A title with `_` between its words, whatever stands there.

@@ -45,7 +45,7 @@ pub use headwater_flows::{
     Journal, Outcome as FlowOutcome, Record as FlowRecord, RemoteMessage, Report as FlowReport,
     Task,
 };
-pub use info::{InfoSection, memory_kinds};
+pub use info::{InfoSection, LineName, memory_kinds};
 pub use node::{Lookups, Node, Outcome};
 pub use owners::{Owners, Ownership};
 pub use peers::{CLIENTS_FROM, Peers};

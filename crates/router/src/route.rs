@@ -146,7 +146,7 @@ fn by_command(placement: &Placement, spec: &Spec, command: &Command<'_>, args: A
             Id::ClientPause | Id::ClientUnpause => all(Merge::Same),
             Id::ClientUnblock => all(Merge::Sum),
             Id::Publish | Id::SPublish => all(Merge::Sum),
-            Id::ClientList => all(Merge::Texts),
+            Id::ClientList => all(Merge::Lines),
             Id::Info => all(Merge::Info),
             Id::Wait => all(Merge::Sum),
             Id::ShardList => all(Merge::Concat),

@@ -24,6 +24,14 @@ pub(crate) struct Connections<S> {
     bytes: usize,
 }
 
+/// Bytes that a connection takes, whose session takes `session_bytes`.
+pub(crate) fn bytes_of<S>(connection: &Connection<S>, session_bytes: usize) -> usize {
+    let (input, output) = connection.reserved_bytes();
+    // Values that are sent from where they are count with the client that they wait for.
+    let wire = connection.wire_bytes();
+    CLIENT_BYTES + wire + input + output.max(connection.unsent()) + session_bytes
+}
+
 impl<S> Connections<S> {
     /// None yet.
     pub(crate) fn new() -> Self {
@@ -94,10 +102,7 @@ impl<S> Connections<S> {
     /// Counts anew what a connection takes, whose session takes `session_bytes`.
     #[inline]
     pub(crate) fn count(&mut self, connection: &mut Connection<S>, session_bytes: usize) {
-        let (input, output) = connection.reserved_bytes();
-        // Values that are sent from where they are count with the client that they wait for.
-        let wire = connection.wire_bytes();
-        let bytes = CLIENT_BYTES + wire + input + output.max(connection.unsent()) + session_bytes;
+        let bytes = bytes_of(connection, session_bytes);
         self.bytes = self.bytes - connection.counted_bytes + bytes;
         connection.counted_bytes = bytes;
     }

@@ -1,8 +1,9 @@
 //! The figures that a server tells of itself mean what they say, with one shard and with several.
 
-use crate::support::{Server, request};
+use crate::support::{PATIENCE, Server, request};
 use redis::{Connection, Value, cmd};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 fn section(client: &mut Connection, name: &str) -> BTreeMap<String, String> {
     let text: String = cmd("INFO").arg(name).query(client).unwrap();
@@ -35,7 +36,7 @@ fn errors(client: &mut Connection, code: &str) -> f64 {
 }
 
 fn servers() -> [Server; 2] {
-    [Server::start(&["--shards", "1"]), Server::start(&["--shards", "3"])]
+    ["1", "3"].map(|shards| Server::start(&["--shards", shards, "--memcached-port", "0"]))
 }
 
 fn key(at: usize) -> String {
@@ -48,6 +49,140 @@ fn refused(client: &mut Connection, words: &[&str]) -> String {
         all.arg(word);
     });
     format!("{}", all.query::<Value>(client).unwrap_err())
+}
+
+/// Sections with the names of their lines, in order.
+fn shape(text: &str) -> Vec<&str> {
+    let name = |line| str::split_once(line, ':').map_or(line, |(name, _)| name);
+    text.lines().filter(|line| !line.is_empty()).map(name).collect()
+}
+
+#[test]
+fn info_looks_alike_with_any_number_of_shards() {
+    let mut shapes = Vec::new();
+    for server in servers() {
+        let client = &mut server.client(3);
+        let _: () = cmd("TABLE.SET").arg(&["a:b", "BOUNDARY", "1"]).query(client).unwrap();
+        let _: Value =
+            cmd("JOIN.ADD").arg(&["x:y", "out|<a> = count in|<a>|<b>"]).query(client).unwrap();
+        for at in 0..9 {
+            let _: () = cmd("SET").arg(format!("in|{at}|x")).arg("v").query(client).unwrap();
+            let _: () = cmd("SET")
+                .arg(format!("a:b|{at}"))
+                .arg("v")
+                .arg("PX")
+                .arg(1)
+                .query(client)
+                .unwrap();
+        }
+        let began = Instant::now();
+        while number(client, "stats", "expired_keys") < 9 {
+            assert!(began.elapsed() < PATIENCE, "they should expire");
+        }
+        let engine = section(client, "engine");
+        let all: String = cmd("INFO").query(client).unwrap();
+        let everything: String = cmd("INFO").arg("everything").query(client).unwrap();
+        let parts: Vec<&str> = all.split("# ").collect();
+        for part in ["Stats", "Engine"] {
+            let part = parts.iter().find(|it| it.starts_with(part)).unwrap();
+            assert!(part.contains("expired_keys:9\r\n"), "{part}");
+        }
+        assert_eq!(engine["expired_keys"], "9");
+        assert_eq!(number(client, "joins", "joins"), 1);
+        assert!(section(client, "joins").contains_key(r"join_x\x3ay"), "{all}");
+        let tables = section(client, "tables");
+        let names: Vec<&str> = tables.keys().map(String::as_str).collect();
+        let expected = [r"table_a\x3ab", "table_in", "table_out", "tables"];
+        assert!(expected.iter().all(|name| names.contains(name)), "{names:?}");
+        assert_eq!(number(client, "tables", "tables") as usize, names.len() - 1);
+        let boundary = facts(client, "tables", r"table_a\x3ab")["boundary"];
+        assert_eq!(boundary, 1.0);
+        assert!(number(client, "memory", "used_memory_unaccounted") < 1 << 40);
+        // What several shards say to one another, one has nobody to say it to.
+        let own = |text: &str| -> Vec<String> {
+            shape(text)
+                .into_iter()
+                .filter(|name| !name.starts_with("shards_") && !name.starts_with("latency_"))
+                .map(str::to_owned)
+                .collect()
+        };
+        shapes.push((own(&all), own(&everything)));
+    }
+    assert_eq!(shapes[0], shapes[1]);
+}
+
+#[test]
+fn counting_begins_anew_for_what_was_evicted_as_well() {
+    for server in servers() {
+        let client = &mut server.client(3);
+        let mut items = server.memcached();
+        for reset in ["RESP", "memcached"] {
+            for at in 0..9 {
+                let _: () =
+                    cmd("SET").arg(key(at)).arg("v").arg("PX").arg(1).query(client).unwrap();
+            }
+            let began = Instant::now();
+            while number(client, "stats", "expired_keys") < 9 {
+                assert!(began.elapsed() < PATIENCE, "they should expire");
+            }
+            items.send(b"stats\r\n");
+            let told = String::from_utf8(items.until(b"END\r\n")).unwrap();
+            assert!(told.contains("STAT reclaimed 9\r\n"), "{told}");
+            if reset == "RESP" {
+                let _: () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
+            } else {
+                items.send(b"stats reset\r\n");
+                items.expect(b"RESET\r\n");
+            }
+            items.send(b"stats\r\n");
+            let told = String::from_utf8(items.until(b"END\r\n")).unwrap();
+            assert!(told.contains("STAT reclaimed 0\r\n"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn who_waits_in_a_stream_is_listed_as_waiting_in_the_order_of_clients() {
+    for server in servers() {
+        let client = &mut server.client(3);
+        let mut readers: Vec<_> = (0..6).map(|_| server.socket()).collect();
+        for (at, reader) in readers.iter_mut().enumerate() {
+            let log = format!("log{at}");
+            reader.send(&request(&[b"STREAM.READ", log.as_bytes(), b"0", b"9", b"BLOCK", b"0"]));
+        }
+        let mut list = || -> String { cmd("CLIENT").arg("LIST").query(client).unwrap() };
+        let began = Instant::now();
+        while list().matches(" flags=b ").count() < readers.len() {
+            assert!(began.elapsed() < PATIENCE, "all should wait:\n{}", list());
+        }
+        let told = list();
+        assert_eq!(told.matches(" flags=N ").count(), 1, "{told}");
+        let ids = told.lines().map(|line| {
+            let id = line.strip_prefix("id=").unwrap().split(' ').next().unwrap();
+            id.parse::<u64>().unwrap()
+        });
+        assert!(ids.is_sorted(), "{told}");
+    }
+}
+
+#[test]
+fn what_a_client_queues_and_watches_is_in_its_memory() {
+    for server in servers() {
+        let (client, mut other) = (&mut server.client(3), server.socket());
+        let field = |client: &mut Connection, name: &str| -> u64 {
+            let list: String = cmd("CLIENT").arg("LIST").query(client).unwrap();
+            let line = list.lines().find(|line| line.contains(" multi=1 ")).unwrap_or_default();
+            let field = line.split(' ').find_map(|field| field.strip_prefix(&format!("{name}=")));
+            field.unwrap_or_else(|| panic!("{list}")).parse().unwrap()
+        };
+        let long = vec![b'x'; 100_000];
+        other.send(&request(&[b"MULTI"]));
+        other.expect(b"+OK\r\n");
+        other.send(&request(&[b"SET", b"k", &long]));
+        other.expect(b"+QUEUED\r\n");
+        assert!(field(client, "multi-mem") >= 100_000);
+        assert!(field(client, "tot-mem") >= field(client, "multi-mem"));
+    }
 }
 
 #[test]

@@ -327,6 +327,20 @@ fn statistics_count_what_was_done() {
         let line = general.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
         line.unwrap().parse().unwrap()
     };
+    // What was there and is no number is neither found nor missed; reading with a new lifetime is a touch.
+    let told = read(b"set t 0 0 1\r\nx\r\nincr t 1\r\ngat 0 t nope\r\n");
+    assert!(told.contains("CLIENT_ERROR cannot increment"), "{told}");
+    let told = read(b"stats\r\n");
+    for line in [
+        "incr_misses 0",
+        "cmd_get 2",
+        "get_hits 1",
+        "cmd_touch 2",
+        "touch_hits 1",
+        "touch_misses 1",
+    ] {
+        assert!(told.contains(&format!("STAT {line}\r\n")), "{line} is not in {told}");
+    }
     assert!(number("bytes_read") >= 50 && number("bytes_written") >= 40, "{general}");
 }
 

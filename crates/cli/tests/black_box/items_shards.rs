@@ -4,8 +4,9 @@
 //! `HEADWATER_SHARDS_ROUNDS=1000` compares more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
 
 use crate::bound::Draws;
-use crate::support::{Server, Socket};
+use crate::support::{PATIENCE, Server, Socket};
 use std::io::Read;
+use std::time::Instant;
 
 fn start(shards: &str) -> Server {
     Server::start(&["--memcached-port", "0", "--shards", shards])
@@ -147,6 +148,26 @@ fn what_all_shards_know_comes_together() {
     versions.sort();
     versions.dedup();
     assert_eq!(versions.len(), 30);
+    // One key is at one shard, and what the others have counted is told all the same.
+    items.send(b"flush_all\r\nget k1\r\nset only 0 0 1\r\nx\r\n");
+    items.expect(b"OK\r\nEND\r\nSTORED\r\n");
+    for at in 0..30 {
+        resp.send(format!("SET k{at} v PX 1\r\n").as_bytes());
+        resp.expect(b"+OK\r\n");
+    }
+    let mut told = |request: &[u8]| {
+        items.send(request);
+        String::from_utf8(items.until(b"END\r\n")).unwrap()
+    };
+    let began = Instant::now();
+    while !told(b"stats\r\n").contains("STAT reclaimed 30\r\n") {
+        assert!(began.elapsed() < PATIENCE, "they should expire");
+    }
+    let of_class = told(b"stats items\r\n");
+    assert!(of_class.contains("items:1:number 1\r\n"), "{of_class}");
+    assert!(of_class.contains("items:1:reclaimed 30\r\n"), "{of_class}");
+    told(b"delete only\r\nget only\r\n");
+    assert_eq!(told(b"stats items\r\n"), "END\r\n");
     items.send(b"flush_all\r\nget k1 k2 k3\r\nstats reset\r\n");
     items.expect(b"OK\r\nEND\r\nRESET\r\n");
     resp.send(b"DBSIZE\r\n");

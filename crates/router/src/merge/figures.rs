@@ -9,6 +9,9 @@ use headwater_command::Reply;
 /// Numbers with these names are the same everywhere.
 const NO_AMOUNTS: [&[u8]; 3] = [b"boundary", b"paused", b"pure"];
 
+/// What is left of the process's memory when all shards have taken off what they account for, perhaps a moment apart.
+const REST: &[u8] = b"unaccounted.bytes";
+
 /// Adds up the numbers. Lists whose elements are lists or maps with a name in front are taken together by these names, in the
 /// order in which the first shards have them.
 pub(super) fn write(answers: &[Answer<'_>], out: &mut impl Reply) {
@@ -36,6 +39,9 @@ pub(super) fn write(answers: &[Answer<'_>], out: &mut impl Reply) {
         let name = at.checked_sub(1).and_then(|before| list[before].text());
         if name.is_some_and(|name| NO_AMOUNTS.contains(&name)) {
             list[at].replay(out);
+        } else if name == Some(REST) {
+            let rest: i64 = lists.iter().filter_map(|(_, list)| list[at].integer()).sum();
+            out.integer(rest.max(0));
         } else {
             write(&lists.iter().map(|(_, list)| list[at]).collect::<Vec<_>>(), out);
         }

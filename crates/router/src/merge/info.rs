@@ -47,11 +47,27 @@ const NOT_ADDED: &[&str] = &[
     "tracking_total_prefixes",
 ];
 
-/// Numbers within a line of which the greatest counts.
-const MOST: [&str; 2] = ["paused", "oldest-pending-ms"];
+/// Numbers of which the greatest counts, of lines and within them: what is the same everywhere, and the worst.
+const MOST: [&str; 5] = [
+    "paused",
+    "oldest-pending-ms",
+    "boundary",
+    "client_recent_max_input_buffer",
+    "client_recent_max_output_buffer",
+];
+
+/// How many lines begin with any of these: shards may have the same things, or each its own.
+const COUNTS: [(&str, &[&str]); 3] = [
+    ("joins", &["join_"]),
+    ("tables", &["table_", "unnamed_table"]),
+    ("functions", &["function_"]),
+];
+
+/// A section, and a line's name in it: sections may have lines of the same name. A title has none.
+type Place<'a> = (&'a str, Option<&'a str>);
 
 struct Line<'a> {
-    name: &'a str,
+    place: Place<'a>,
     value: String,
     /// The line that comes behind this one.
     behind: Option<usize>,
@@ -61,22 +77,59 @@ struct Line<'a> {
 #[derive(Default)]
 struct Lines<'a> {
     all: Vec<Line<'a>>,
-    named: BTreeMap<&'a str, usize>,
+    placed: BTreeMap<Place<'a>, usize>,
     first: Option<usize>,
 }
 
 impl<'a> Lines<'a> {
     /// Puts a line behind another one, or before all; says where it is.
-    fn put(&mut self, before: Option<usize>, name: &'a str, value: &str) -> usize {
+    fn put(&mut self, before: Option<usize>, place: Place<'a>, value: &str) -> usize {
         let at = self.all.len();
-        let place = match before {
+        let link = match before {
             Some(before) => &mut self.all[before].behind,
             None => &mut self.first,
         };
-        let behind = place.replace(at);
-        self.all.push(Line { name, value: value.to_owned(), behind });
-        self.named.insert(name, at);
+        let behind = link.replace(at);
+        self.all.push(Line { place, value: value.to_owned(), behind });
+        self.placed.insert(place, at);
         at
+    }
+
+    fn value(&mut self, section: &'static str, name: &'static str) -> Option<&mut String> {
+        let at = *self.placed.get(&(section, Some(name)))?;
+        Some(&mut self.all[at].value)
+    }
+
+    /// What the sums of lines have to agree with.
+    fn round_off(&mut self) {
+        if let Some(bytes) = self.value("# Memory", "used_memory_dataset").map(|it| it.parse())
+            && let (Ok(bytes), Some(human)) =
+                (bytes, self.value("# Memory", "used_memory_dataset_human"))
+        {
+            *human = Human(bytes).to_string();
+        }
+        // What others account for is taken off the first one's rest, and was perhaps counted a moment apart.
+        if let Some(rest) = self.value("# Memory", "used_memory_unaccounted")
+            && rest.starts_with('-')
+        {
+            *rest = "0".to_owned();
+        }
+        let mut counted: BTreeMap<Place<'a>, usize> = BTreeMap::new();
+        for Line { place: (section, name), value, .. } in &mut self.all {
+            let Some(name) = *name else { continue };
+            if name.starts_with("cmdstat_") {
+                *value = with_mean(value);
+            }
+            let of = |(_, starts): &&(_, &[&str])| starts.iter().any(|it| name.starts_with(it));
+            if let Some((count, _)) = COUNTS.iter().find(of) {
+                *counted.entry((*section, Some(*count))).or_default() += 1;
+            }
+        }
+        for (place, count) in counted {
+            if let Some(&at) = self.placed.get(&place) {
+                self.all[at].value = count.to_string();
+            }
+        }
     }
 }
 
@@ -91,44 +144,42 @@ pub(super) fn merged(replies: &[Answer<'_>]) -> String {
     for text in &texts {
         // Behind which line one that is missing goes.
         let mut at = None;
-        for line in text.lines() {
-            let (name, value) = match line.split_once(':') {
-                Some((name, value)) if !line.starts_with('#') => (name, value),
-                _ if line.is_empty() => continue,
-                _ => (line, ""),
+        let mut section = "";
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            let (name, value) = if line.starts_with('#') {
+                section = line;
+                (None, "")
+            } else {
+                let (name, value) = line.split_once(':').unwrap_or((line, ""));
+                (Some(name), value)
             };
-            at = Some(match lines.named.get(name) {
+            at = Some(match lines.placed.get(&(section, name)) {
                 Some(&found) => {
-                    if !NOT_ADDED.contains(&name) && !core::ptr::eq(text, &texts[0]) {
+                    let is_amount = name.is_some_and(|name| !NOT_ADDED.contains(&name));
+                    if is_amount && !core::ptr::eq(text, &texts[0]) {
                         let before = &mut lines.all[found].value;
-                        *before = added(before, value);
+                        *before = together(name.unwrap_or_default(), before, value);
                     }
                     found
                 }
-                None => lines.put(at, name, value),
+                None => lines.put(at, (section, name), value),
             });
         }
     }
-    let human = lines.named.get("used_memory_dataset").map(|&at| &lines.all[at].value);
-    if let Some(bytes) = human.and_then(|bytes| bytes.parse().ok())
-        && let Some(&at) = lines.named.get("used_memory_dataset_human")
-    {
-        lines.all[at].value = Human(bytes).to_string();
-    }
-    for line in lines.all.iter_mut().filter(|line| line.name.starts_with("cmdstat_")) {
-        line.value = with_mean(&line.value);
-    }
+    lines.round_off();
     let mut merged = String::new();
     let mut next = lines.first;
-    while let Some(Line { name, value, behind }) = next.map(|at| &lines.all[at]) {
+    while let Some(Line { place: (section, name), value, behind }) = next.map(|at| &lines.all[at]) {
         next = *behind;
-        if name.starts_with('#') {
-            if !merged.is_empty() {
-                merged.push_str("\r\n");
+        match name {
+            None => {
+                if !merged.is_empty() {
+                    merged.push_str("\r\n");
+                }
+                merged += &format!("{section}\r\n");
             }
-            merged += &format!("{name}\r\n");
-        } else if !(name.starts_with("cmdstat_") && is_part_of_others(value)) {
-            merged += &format!("{name}:{value}\r\n");
+            Some(name) if name.starts_with("cmdstat_") && is_part_of_others(value) => {}
+            Some(name) => merged += &format!("{name}:{value}\r\n"),
         }
     }
     merged
@@ -156,7 +207,12 @@ fn with_mean(value: &str) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-fn added(one: &str, other: &str) -> String {
+/// What two shards say of what has this name.
+fn together(name: &str, one: &str, other: &str) -> String {
+    if MOST.contains(&name) {
+        let most = one.parse::<u64>().ok().max(other.parse().ok());
+        return most.unwrap_or(0).to_string();
+    }
     if let (Ok(one), Ok(other)) = (one.parse::<i64>(), other.parse::<i64>()) {
         return (one + other).to_string();
     }
@@ -165,7 +221,7 @@ fn added(one: &str, other: &str) -> String {
     }
     if !one.contains('=') {
         // What is not well with one shard is not well.
-        return if one == "ok" { other.to_owned() } else { one.to_owned() };
+        return if matches!(one, "ok" | "") { other.to_owned() } else { one.to_owned() };
     }
     let others: Vec<(&str, &str)> =
         other.split(',').filter_map(|part| part.split_once('=')).collect();
@@ -174,11 +230,7 @@ fn added(one: &str, other: &str) -> String {
     let parts = parts.map(|part| {
         let Some((name, value)) = part.split_once('=') else { return part.to_owned() };
         match others.iter().find(|(other, _)| *other == name) {
-            Some((_, other)) if MOST.contains(&name) => {
-                let most = value.parse::<u64>().ok().max(other.parse().ok());
-                format!("{name}={}", most.unwrap_or(0))
-            }
-            Some((_, other)) => format!("{name}={}", added(value, other)),
+            Some((_, other)) => format!("{name}={}", together(name, value, other)),
             None => part.to_owned(),
         }
     });
@@ -217,6 +269,47 @@ mod tests {
             merged(&[&one, &two, &three].map(|part| Answer::whole(part).unwrap())),
             "# Server\r\ntcp_port:7\r\n\r\n# Stats\r\nhits:5\r\nmode:x\r\nstatus:err\r\n\r\n# Keyspace\r\n\
              db0:keys=7,expires=1\r\n"
+        );
+    }
+    #[test]
+    fn lines_of_one_name_in_two_sections_are_two_lines() {
+        let shard = |expired: i64, keys: &str| {
+            answer_of(|out| {
+                let text = format!(
+                    "# Stats\r\nexpired_keys:{expired}\r\n\r\n# Engine\r\nexpired_keys:{expired}\r\nupdaters:1\r\n\r\n\
+                     # Keyspace\r\n{keys}"
+                );
+                out.verbatim(*b"txt", text.as_bytes());
+            })
+        };
+        let parts = [shard(1, ""), shard(2, "db0:keys=2,expires=0\r\n")];
+        assert_eq!(
+            merged(&parts.each_ref().map(|part| Answer::whole(part).unwrap())),
+            "# Stats\r\nexpired_keys:3\r\n\r\n# Engine\r\nexpired_keys:3\r\nupdaters:2\r\n\r\n\
+             # Keyspace\r\ndb0:keys=2,expires=0\r\n"
+        );
+    }
+
+    #[test]
+    fn what_shards_have_in_common_is_counted_once_and_the_greatest_is_told() {
+        let shard = |text: &str| answer_of(|out| out.verbatim(*b"txt", text.as_bytes()));
+        let parts = [
+            shard(
+                "# Clients\r\nclient_recent_max_input_buffer:7\r\n\r\n# Memory\r\n\
+                 used_memory_unaccounted:5\r\n\r\n# Joins\r\njoins:1\r\njoin_j:hits=1\r\n\r\n\
+                 # Tables\r\ntables:1\r\ntable_t:boundary=2,keys=3\r\n",
+            ),
+            shard(
+                "# Clients\r\nclient_recent_max_input_buffer:9\r\n\r\n# Memory\r\n\
+                 used_memory_unaccounted:-8\r\n\r\n# Joins\r\njoins:1\r\njoin_j:hits=2\r\n\r\n\
+                 # Tables\r\ntables:2\r\ntable_t:boundary=2,keys=4\r\nunnamed_table:boundary=0,keys=1\r\n",
+            ),
+        ];
+        assert_eq!(
+            merged(&parts.each_ref().map(|part| Answer::whole(part).unwrap())),
+            "# Clients\r\nclient_recent_max_input_buffer:9\r\n\r\n# Memory\r\nused_memory_unaccounted:0\r\n\r\n\
+             # Joins\r\njoins:1\r\njoin_j:hits=3\r\n\r\n\
+             # Tables\r\ntables:2\r\ntable_t:boundary=2,keys=7\r\nunnamed_table:boundary=0,keys=1\r\n"
         );
     }
 }

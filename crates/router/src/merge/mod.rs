@@ -33,8 +33,8 @@ pub enum Merge {
     Concat,
     /// Lists follow one another, and what is in several is there once.
     Union,
-    /// Texts follow one another.
-    Texts,
+    /// Lines of texts, in the order of the numbers that they begin with (`id=7 …`).
+    Lines,
     /// The first that is something.
     Some,
     /// Answers of one shape, whose numbers are added up; lists of named things are merged by name.
@@ -107,9 +107,12 @@ impl Merge {
                 let most = most.and_then(|most| i64::try_from(most).ok()).unwrap_or(i64::MAX);
                 out.integer(sum().min(most));
             }
-            Self::Texts => {
+            Self::Lines => {
                 let texts = answers.iter().filter_map(|answer| answer.text());
-                out.verbatim(*b"txt", &texts.collect::<Vec<_>>().concat());
+                let mut lines: Vec<&[u8]> =
+                    texts.flat_map(|text| text.split_inclusive(|byte| *byte == b'\n')).collect();
+                lines.sort_by_key(|line| first_number(line));
+                out.verbatim(*b"txt", &lines.concat());
             }
             Self::Concat => write_list(&lists().flatten().collect::<Vec<_>>(), out),
             Self::Union => {
@@ -147,6 +150,15 @@ impl Merge {
             }
         }
     }
+}
+
+/// The first number in a line.
+fn first_number(line: &[u8]) -> u64 {
+    let digits = line.iter().skip_while(|byte| !byte.is_ascii_digit());
+    let digits = digits.take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u64, digit| {
+        number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
+    })
 }
 
 fn write_list(elements: &[Answer<'_>], out: &mut impl Reply) {
@@ -252,6 +264,12 @@ mod tests {
         assert_eq!(merged(&Merge::Some, &[&null, &ok]), "+OK\r\n");
         assert_eq!(merged(&Merge::Some, &[&null, &null]), "$-1\r\n");
         assert_eq!(merged(&Merge::Concat, &[&list(&["a"]), &list(&[])]), "*1\r\n$1\r\na\r\n");
+        let text = |text: &'static str| {
+            move |out: &mut AnswerWriter<'_>| out.verbatim(*b"txt", text.as_bytes())
+        };
+        let (one, two) = (text("id=2 a\nid=10 b\n"), text("id=3 c\n"));
+        let lines = merged(&Merge::Lines, &[&one, &two]);
+        assert_eq!(lines, "$22\r\nid=2 a\nid=3 c\nid=10 b\n\r\n");
         let union = merged(&Merge::Union, &[&list(&["b", "a"]), &list(&["b"])]);
         assert_eq!(union, "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
     }

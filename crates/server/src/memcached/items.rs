@@ -126,20 +126,20 @@ impl ShardService {
     ) -> Result<(), Stop> {
         let fetch = Fetch { key, expiry, version: versions, ..Fetch::default() };
         let counts = &mut self.memcached.counts;
-        let touches = u64::from(expiry != GetExpiry::Keep);
+        let (hits, misses) = match expiry {
+            GetExpiry::Keep => (&mut counts.get_hits, &mut counts.get_misses),
+            // As in memcached, it is a touch.
+            _ => (&mut counts.gat_hits, &mut counts.gat_misses),
+        };
         let details = &mut self.memcached.details;
         self.node.fetch(&fetch, |found| {
             details.count(key, ItemUse::Read { hit: found.is_some() });
             match found {
                 Some(item) => {
-                    counts.get_hits += 1;
-                    counts.touch_hits += touches;
+                    *hits += 1;
                     out.value(key, item.flags, versions.then_some(item.version), &item.value);
                 }
-                None => {
-                    counts.get_misses += 1;
-                    counts.touch_misses += touches;
-                }
+                None => *misses += 1,
             }
         })
     }

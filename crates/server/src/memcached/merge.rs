@@ -112,6 +112,11 @@ fn write_stats(replies: &[&[u8]], out: &mut Vec<u8>) {
             }
         }
     }
+    // Whoever has no items at all tells of no class of them.
+    const NUMBER: (&[u8], &[u8]) = (b"STAT items:1:number", b"0");
+    if all.iter().any(|(name, value)| (*name, &**value) == NUMBER) {
+        all.retain(|(name, _)| !name.starts_with(b"STAT items:1:"));
+    }
     for (name, value) in all {
         out.extend_from_slice(&[name, b" ", &value, b"\r\n"].concat());
     }

@@ -50,14 +50,17 @@ const NEVER: [&str; 29] = [
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) requests: u64,
-    pub(crate) get_hits: u64,
-    pub(crate) get_misses: u64,
+    pub(super) get_hits: u64,
+    pub(super) get_misses: u64,
     pub(super) sets: u64,
     pub(super) flushes: u64,
     pub(super) invoked: u64,
     pub(super) metas: u64,
     pub(super) touch_hits: u64,
     pub(super) touch_misses: u64,
+    /// Touches that read the value as well (`gat`), counted apart.
+    pub(super) gat_hits: u64,
+    pub(super) gat_misses: u64,
     pub(super) too_large: u64,
     pub(super) no_memory: u64,
     pub(super) yields: u64,
@@ -75,6 +78,16 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// Keys that were read, and those that were not there.
+    pub(crate) fn lookups(&self) -> (u64, u64) {
+        (self.get_hits + self.gat_hits, self.get_misses + self.gat_misses)
+    }
+
+    /// Keys whose lifetime was to be changed by `touch` or `gat`, and those that were not there.
+    fn touches(&self) -> (u64, u64) {
+        (self.touch_hits + self.gat_hits, self.touch_misses + self.gat_misses)
+    }
+
     /// A value was to be stored; `compared`: over a version that was seen.
     #[inline]
     pub(super) fn stored(&mut self, compared: bool, written: Written) {
@@ -96,7 +109,13 @@ impl Counts {
 
     /// An item was to be counted up or down.
     pub(super) fn counted(&mut self, down: bool, counted: &Counted) {
-        let counter = match (down, matches!(counted, Counted::Done { made: false, .. })) {
+        let hit = match counted {
+            Counted::Done { made, .. } => !made,
+            Counted::Missing => false,
+            // It was there, and is as it was.
+            Counted::NotNumber | Counted::Changed => return,
+        };
+        let counter = match (down, hit) {
             (false, true) => &mut self.incr_hits,
             (false, false) => &mut self.incr_misses,
             (true, true) => &mut self.decr_hits,
@@ -118,14 +137,21 @@ impl Told<'_> {
 }
 
 impl ShardService {
+    /// Counts from 0 again: CONFIG RESETSTAT, and `stats reset`.
+    pub(crate) fn reset_counters(&mut self) {
+        self.figures.stats.reset();
+        self.node.engine_mut().reset_counters();
+        self.node.reset_lookups();
+        self.memcached.counts = Counts::default();
+    }
+
     /// `stats` of some kind.
     pub(super) fn memcached_stats(&mut self, mut words: Words<'_>, work: &mut Turn<'_>) {
         match words.next() {
             None => self.stats_general(work),
             Some(b"reset") => {
-                self.memcached.counts = Counts::default();
                 self.memcached.details.reset();
-                self.figures.stats.reset();
+                self.reset_counters();
                 encoder(work).line("RESET");
             }
             Some(b"settings") => self.stats_settings(work),
@@ -147,6 +173,7 @@ impl ShardService {
         let engine = self.node.engine();
         let stats = engine.stats();
         let evicted = engine.evicted();
+        let (touch_hits, touch_misses) = counts.touches();
         let (time, open) = (work.time, work.peers.open());
         let usage = |at| crate::resp::cpu_seconds(at);
         let limit = self.bound.gauge.bound().unwrap_or(0);
@@ -169,7 +196,7 @@ impl ShardService {
             ("cmd_get", counts.get_hits + counts.get_misses),
             ("cmd_set", counts.sets),
             ("cmd_flush", counts.flushes),
-            ("cmd_touch", counts.touch_hits + counts.touch_misses),
+            ("cmd_touch", touch_hits + touch_misses),
             ("cmd_meta", counts.metas),
             ("cmd_invoke", counts.invoked),
             ("get_hits", counts.get_hits),
@@ -186,8 +213,8 @@ impl ShardService {
             ("cas_misses", counts.cas_misses),
             ("cas_hits", counts.cas_hits),
             ("cas_badval", counts.cas_badval),
-            ("touch_hits", counts.touch_hits),
-            ("touch_misses", counts.touch_misses),
+            ("touch_hits", touch_hits),
+            ("touch_misses", touch_misses),
             ("store_too_large", counts.too_large),
             ("store_no_memory", counts.no_memory),
             ("auth_cmds", counts.logins),
@@ -278,7 +305,8 @@ impl ShardService {
             ("items:1:direct_reclaims", 0),
         ];
         let mut told = Told(encoder(work));
-        if stats.keys > 0 {
+        // A class without items is not told. With several shards, that is known when all have answered.
+        if stats.keys > 0 || self.others.shards.is_some() {
             told.all(numbers);
         }
         told.0.end();
@@ -299,7 +327,7 @@ impl ShardService {
             ("1:decr_hits", counts.decr_hits),
             ("1:cas_hits", counts.cas_hits),
             ("1:cas_badval", counts.cas_badval),
-            ("1:touch_hits", counts.touch_hits),
+            ("1:touch_hits", counts.touches().0),
             ("active_slabs", 1),
             ("total_malloced", used),
         ]);

@@ -3,6 +3,7 @@
 use super::tracking::redirect_of;
 use super::{Flow, Session, ShardService, Turn, Waiting, encoder};
 use crate::connection::Connection;
+use crate::connections::bytes_of;
 use crate::resp::parts::Admission;
 use core::fmt::Write;
 use headwater_command::{Args, ClientKind, KillFilter, Reply, number};
@@ -120,11 +121,14 @@ pub(super) fn describe(
     let subscriptions = session.subscriptions.as_deref();
     let queued = session.queue.as_deref();
     let tracks = session.tracking.as_deref();
+    // What lists clients is asked of all shards at once, and waits for nobody.
+    let asks = request.is_some() || session.last_command == "client|list";
+    let is_waiting = session.waiting.is_some() || session.expects() && !asks;
     let mut flags = String::from(match () {
         () if session.monitors => "O",
         () if session.is_subscriber() => "P",
         () if session.queue.is_some() => "x",
-        () if session.waiting.is_some() => "b",
+        () if is_waiting => "b",
         () if tracks.is_some() => "",
         () => "N",
     });
@@ -139,7 +143,7 @@ pub(super) fn describe(
     let words = request.map_or(0, |it| it.words) + waits.map_or(0, |words| words.bytes());
     let shared = request.map_or(0, |it| it.input);
     let events = if connection.unsent() > 0 { "rw" } else { "r" };
-    let memory = input + output + shared + size_of::<Connection<Session>>();
+    let memory = bytes_of(connection, session.bytes()) + shared;
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,

@@ -8,7 +8,7 @@ use crate::resp::parts::Figures;
 use core::fmt::Write;
 use headwater_base::Shard;
 use headwater_command::{Args, Reply};
-use headwater_node::InfoSection;
+use headwater_node::{InfoSection, LineName};
 
 /// The sections, in order; those not shown unless asked for come with `false`.
 const SECTIONS: [(&str, bool); 18] = [
@@ -119,7 +119,8 @@ impl ShardService {
             let facts = headwater_node::flow_facts(&report, now);
             let facts: Vec<String> =
                 facts.iter().map(|(title, number)| format!("{title}={number}")).collect();
-            line(out, &format!("flow_{}", report.name), facts.join(","));
+            let name = LineName(report.name.as_bytes());
+            line(out, &format!("flow_{name}"), facts.join(","));
         }
     }
 
@@ -137,6 +138,7 @@ impl ShardService {
                 .filter(|(title, _)| title != "name" && (own || is_amount(title)))
                 .map(|(title, text)| format!("{title}={}", text.replace(['\r', '\n'], " ")))
                 .collect();
+            let name = LineName(name.as_bytes());
             line(out, &format!("source_{name}"), facts.join(","));
         }
     }
@@ -231,9 +233,9 @@ impl ShardService {
         line(out, "evicted_loaded_ranges", evicted.loaded);
         line(out, "evicted_clients", self.figures.stats.clients_evicted);
         let lookups = self.node.lookups();
-        let items = self.memcached.counts;
-        line(out, "keyspace_hits", lookups.hits + items.get_hits);
-        line(out, "keyspace_misses", lookups.misses + items.get_misses);
+        let (item_hits, item_misses) = self.memcached.counts.lookups();
+        line(out, "keyspace_hits", lookups.hits + item_hits);
+        line(out, "keyspace_misses", lookups.misses + item_misses);
         line(out, "pubsub_channels", channels);
         line(out, "pubsub_patterns", patterns);
         line(out, "pubsubshard_channels", self.pushes.channels.shard_channels());

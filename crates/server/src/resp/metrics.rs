@@ -112,7 +112,7 @@ impl ShardService {
         );
         one("sent_bytes", "Bytes that clients were sent", Counter, self.figures.stats.sent_bytes);
         let lookups = self.node.lookups();
-        let (hits, misses) = (self.memcached.counts.get_hits, self.memcached.counts.get_misses);
+        let (hits, misses) = self.memcached.counts.lookups();
         let help = "Keys that reading commands looked up and found";
         one("lookup_hits", help, Counter, lookups.hits + hits);
         let help = "Keys that reading commands looked up in vain";

@@ -35,10 +35,7 @@ impl ShardService {
             Server::ConfigGet { patterns } => self.settings.config_get(*patterns, work),
             Server::ConfigSet { pairs } => self.config_set(*pairs, work),
             Server::ConfigResetStat => {
-                self.figures.stats.reset();
-                self.node.engine_mut().reset_counters();
-                self.node.reset_lookups();
-                self.memcached.counts = crate::memcached::Counts::default();
+                self.reset_counters();
                 encoder(work).ok();
             }
             Server::ConfigRewrite => encoder(work).error(

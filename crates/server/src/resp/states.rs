@@ -246,7 +246,7 @@ impl ShardService {
 
     fn counted(&self) -> Counted {
         let lookups = self.node.lookups();
-        let (hits, misses) = (self.memcached.counts.get_hits, self.memcached.counts.get_misses);
+        let (hits, misses) = self.memcached.counts.lookups();
         let errors = self.figures.stats.errors_by_code();
         Counted {
             commands: self.figures.stats.commands(),

@@ -181,6 +181,7 @@ impl Stats {
         self.connections = 0;
         self.connections_refused = 0;
         self.no_room = 0;
+        self.clients_evicted = 0;
         self.received_bytes = 0;
         self.sent_bytes = 0;
         self.reads = 0;
