@@ -48,7 +48,7 @@ impl SettingsSource {
     /// They cannot be read, or the server could not begin with them.
     pub(crate) fn read(&self) -> Result<Config, ConfigError> {
         let mut config = (self.read)()?;
-        config.check_whole()?;
+        config.check_again()?;
         Ok(config)
     }
 

@@ -112,6 +112,26 @@ fn settings_of_the_file_are_put_into_force() {
 }
 
 #[test]
+fn joins_over_functions_do_not_keep_settings_from_being_read_again() {
+    let module = "(module (memory (export \"memory\") 1) (func (export \"call\") (result i32) (i32.const 0)))";
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("m.wasm"), wat::parse_str(module).unwrap()).unwrap();
+    let text = format!(
+        "[functions]\nfunctions-dir = '{}'\n[[function]]\nname = \"m\"\nfile = \"m.wasm\"\n\
+         [[join]]\nname = \"j\"\nspec = \"a|<x> = map:m b|<x>\"\n",
+        folder.path().display()
+    );
+    let place = Reloaded::start(&text, "1");
+    let told =
+        place.reload(&format!("[clients]\nidle-seconds-max = 300\n{text}"), &["settings_reloaded"]);
+    assert!(told.contains("idle-seconds-max=300"), "{told}");
+    // Clients may have loaded what a join of the next start needs.
+    let text = format!("{text}[[join]]\nname = \"k\"\nspec = \"c|<x> = map:later b|<x>\"\n");
+    let told = place.reload(&text, &["settings_reloaded", "restart_needed"]);
+    assert!(told.contains("what=\"[[join]]\""), "{told}");
+}
+
+#[test]
 fn a_file_that_cannot_be_used_changes_nothing() {
     let place = Reloaded::start("[clients]\nidle-seconds-max = 300\n", "1");
     let user = |rules: &str| format!("[[user]]\nname = \"ann\"\nrules = \"{rules}\"\n");

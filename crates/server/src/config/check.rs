@@ -3,35 +3,42 @@
 use super::http::HTTP_HEADER_BYTES_MIN;
 use super::{Config, ConfigError, EventChannels, Percentiles};
 use crate::log::{Format, Levels};
+use crate::memory::LEAST_FOR_DATA;
+use crate::resp::{Asker, check_declared};
 use headwater_base::Limits;
-use headwater_engine::{Engine, Policy, Settings, TableOptions};
+use headwater_engine::Policy;
 use headwater_keep::Durability;
 
 /// Most shards.
 pub(crate) const SHARDS_MAX: usize = 256;
 
 impl Config {
-    /// Checks all that can be told without a server, its sources, and its data: settings, files with secrets, tables and joins.
+    /// Checks all that can be told without a server, its sources, and its data: settings, the files that they name, and what they
+    /// declare.
     ///
     /// # Errors
-    /// A setting is out of its bounds, a file cannot be read, or a join cannot be accepted.
+    /// A setting is out of its bounds, a file cannot be used, or something that is declared cannot be accepted.
     pub fn check_whole(&mut self) -> Result<(), ConfigError> {
         self.read_secrets()?;
         self.check()?;
-        let limits = self.limits.to_limits();
-        let mut engine = Engine::new(Settings { limits, ..Settings::default() });
-        for table in &self.tables {
-            let options = TableOptions { boundary: table.boundary, ..TableOptions::default() };
-            engine
-                .table_set(table.name.as_bytes(), &options)
-                .map_err(|error| ConfigError(format!("table '{}': {error}", table.name)))?;
+        let max = self.memory.max.0;
+        if max > 0 && max < LEAST_FOR_DATA as u64 {
+            // How much more it takes is found at the start.
+            return Err(ConfigError(format!(
+                "maxmemory is {max} (allowed: 0, or at least {LEAST_FOR_DATA} and what the program itself takes)"
+            )));
         }
-        for join in &self.joins {
-            engine
-                .join_add(&join.name, &join.spec, false)
-                .map_err(|error| ConfigError(format!("join '{}': {error}", join.name)))?;
-        }
-        Ok(())
+        check_declared(self, Asker::Start)
+    }
+
+    /// The same, of settings that a server reads again: files with modules, users and certificates are its own business.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn check_again(&mut self) -> Result<(), ConfigError> {
+        self.read_secrets()?;
+        self.check()?;
+        check_declared(self, Asker::Server)
     }
 
     /// Checks what no single setting can tell.

@@ -51,7 +51,7 @@ const OUTSIDE: usize = 512 << 10;
 /// The share of free memory within pages that is let through beyond the target.
 const HOLES_SHARE: usize = 8;
 /// What must fit beside the empty server.
-const LEAST_FOR_DATA: usize = 8 << 20;
+pub(crate) const LEAST_FOR_DATA: usize = 8 << 20;
 /// What a further shard takes before it has any data, about.
 const SHARD_BYTES: usize = 2 << 20;
 /// How often a shard that has nothing to evict asks the others for one command.

@@ -20,6 +20,7 @@ mod backups;
 mod blocking;
 pub(crate) mod bound;
 mod channels;
+mod checking;
 mod client;
 mod clock;
 mod cluster;
@@ -63,6 +64,7 @@ mod watching;
 mod tests;
 
 pub(crate) use backups::CommonBackup;
+pub(crate) use checking::{Asker, check_declared};
 pub(crate) use dispatch::foreign;
 pub(crate) use entrance::{CommonEntrance, PROTECTED};
 pub(crate) use info::cpu_seconds;
@@ -231,7 +233,7 @@ impl ShardService {
         node.engine_mut().begin_versions(keeping.as_ref().map_or(0, EmbeddedStore::version_floor));
         let kept = keeping.as_mut().map(EmbeddedStore::take_modules).unwrap_or_default();
         let sent = sent.unwrap_or(kept);
-        provide_functions(&config, &sent, secret, &mut node)?;
+        node.engine_mut().set_functions(Box::new(begin_functions(&config, &sent, secret)?));
         provide_store(&config, keeping.as_ref(), &gauge, &mut node)?;
         sourced::begin(&config, &mut hub, node.engine_mut(), me)?;
         for join in &config.joins {
@@ -531,13 +533,12 @@ fn draw_secret() -> Secret {
     Secret::new(array::from_fn(|number| drawn.hash_one(number)))
 }
 
-/// Gives the node its host of functions, with the modules of the settings, and those that clients sent before.
-fn provide_functions(
+/// A host of functions with the modules of the settings, and those that clients sent before.
+fn begin_functions(
     config: &Config,
     sent: &[SentModule],
     secret: Secret,
-    node: &mut Node,
-) -> Result<(), ConfigError> {
+) -> Result<Host, ConfigError> {
     let (settings, limits) = (&config.functions, config.functions.to_limits());
     let directory =
         (!settings.functions_dir.is_empty()).then(|| settings.functions_dir.clone().into());
@@ -551,8 +552,7 @@ fn provide_functions(
         host.load_now(name, Source::Bytes(bytes), export.as_deref(), false)
             .map_err(|error| ConfigError(format!("function '{name}': {error}")))?;
     }
-    node.engine_mut().set_functions(Box::new(host));
-    Ok(())
+    Ok(host)
 }
 
 /// Where the answers to this connection go.

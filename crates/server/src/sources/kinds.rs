@@ -1,9 +1,27 @@
 //! The kinds of sources that SOURCE.ADD knows.
 
 use headwater_base::source::{Sink, Source};
+use headwater_postgres::settings::Settings;
 use headwater_postgres::terms::Terms;
 use headwater_postgres::url::Target;
 use std::sync::Arc;
+
+/// Whether a source could be made, without making it.
+///
+/// # Errors
+/// As for [`open`].
+pub(super) fn check(kind: &str, name: &str, url: &str, terms: &Terms) -> Result<(), String> {
+    match kind {
+        "postgres" => Settings::read_for(name, url, &[], terms).map(|_| ()),
+        #[cfg(test)]
+        "scripted" => Ok(()),
+        _ => Err(unknown(kind)),
+    }
+}
+
+fn unknown(kind: &str) -> String {
+    format!("'{kind}' is no kind of source; there is postgres")
+}
 
 /// Makes a source, which begins to connect, and gives its URL as it may be shown.
 ///
@@ -24,6 +42,6 @@ pub(super) fn open(
         }
         #[cfg(test)]
         "scripted" => Ok((Box::new(super::scripted::open(url, sink)), url.to_owned())),
-        _ => Err(format!("'{kind}' is no kind of source; there is postgres")),
+        _ => Err(unknown(kind)),
     }
 }

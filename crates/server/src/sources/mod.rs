@@ -87,6 +87,26 @@ pub(crate) struct Hub {
     next_request: u64,
 }
 
+fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if name.is_empty() || name.len() > 40 || !name.chars().all(plain) || name == "data" {
+        return Err(format!(
+            "'{name}' cannot be a source's name: it has 1 to 40 letters, digits, '_' or '-', and \
+             is not 'data'"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a source could be added; nothing is made.
+///
+/// # Errors
+/// The name is none, or kind or URL cannot be accepted.
+pub(crate) fn check_source(name: &str, kind: &str, url: &str, terms: &Terms) -> Result<(), String> {
+    check_name(name)?;
+    kinds::check(kind, name, url, terms)
+}
+
 impl Hub {
     /// The hub of a shard.
     pub(crate) fn new(me: Shard, common: Arc<Common>) -> Self {
@@ -117,13 +137,7 @@ impl Hub {
         url: &str,
         terms: &Terms,
     ) -> Result<(), String> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if name.is_empty() || name.len() > 40 || !name.chars().all(plain) || name == "data" {
-            return Err(format!(
-                "'{name}' cannot be a source's name: it has 1 to 40 letters, digits, '_' or '-', and \
-                 is not 'data'"
-            ));
-        }
+        check_name(name)?;
         self.common.add(name, kind, url, terms)
     }
 
