@@ -358,13 +358,15 @@ pub(crate) fn find(name: &str) -> Option<&'static Setting> {
     })
 }
 
-/// Changes the settings named in `pairs`, all or none; the texts are those of Redis 7.
+/// Changes the settings named in `pairs`, all or none, and checks them together, whatever their order; the texts are those of
+/// Redis 7.
 pub(crate) fn change(config: &Config, pairs: &[(String, String)]) -> Result<Config, String> {
+    let failed_at = |name: &str, why: &str| {
+        Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+    };
     let mut changed = config.clone();
     for (at, (name, value)) in pairs.iter().enumerate() {
-        let failed = |why: &str| {
-            Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {why}"))
-        };
+        let failed = |why: &str| failed_at(name, why);
         if pairs[..at].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
             return failed("duplicate parameter");
         }
@@ -386,11 +388,17 @@ pub(crate) fn change(config: &Config, pairs: &[(String, String)]) -> Result<Conf
                 if let Err(why) = set(&mut changed, value) {
                     return failed(&why);
                 }
-                if let Err(why) = changed.check() {
-                    return failed(&why.to_string());
-                }
             }
         }
+    }
+    if let Err(why) = changed.check() {
+        let why = why.to_string();
+        // What is wrong begins with the setting that is.
+        let is_meant = |(name, _): &&(String, String)| {
+            find(name).is_some_and(|setting| why.starts_with(&format!("{} ", setting.name)))
+        };
+        let (name, _) = pairs.iter().find(is_meant).or(pairs.last()).expect("a pair was changed");
+        return failed_at(name, &why);
     }
     Ok(changed)
 }
@@ -469,6 +477,17 @@ mod tests {
             assert!(error.contains(told), "{error}");
         }
         assert!(change(&config, &[pair("appendonly", "no"), pair("save", "")]).is_ok());
+        // Each may be out of bounds for the other's old value.
+        let bytes =
+            |config: &Config| (config.clients.output_bytes_soft, config.clients.output_bytes_max);
+        let both = [pair("output-bytes-max", "2048"), pair("output-bytes-soft", "1024")];
+        for order in [[0, 1], [1, 0]] {
+            let changed = change(&config, &order.map(|at| both[at].clone())).unwrap();
+            assert_eq!(bytes(&changed), (1024, 2048));
+        }
+        let wrong = [pair("output-bytes-soft", "4096"), pair("output-bytes-max", "2048")];
+        let error = change(&config, &wrong).unwrap_err();
+        assert!(error.contains("related to argument 'output-bytes-soft'"), "{error}");
         let twice = [pair("timeout", "3"), pair("timeout", "4")];
         assert!(change(&config, &twice).unwrap_err().contains("duplicate parameter"));
     }

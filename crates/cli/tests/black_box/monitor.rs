@@ -82,6 +82,34 @@ fn transactions_are_shown_when_they_are_executed() {
 }
 
 #[test]
+fn requests_whose_arguments_are_wrong_are_shown_and_what_is_no_request_is_not() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let client = &mut server.client(3);
+        let mut monitor = monitor(&server);
+        let wrong: [&[&str]; 5] = [
+            &["SET", "a", "b", "FOO"],
+            &["SET", "k", "v", "EX", "0"],
+            &["SELECT", "99"],
+            &["HELLO", "9", "AUTH", "ann", "hunter2"],
+            &["GETEX", "k", "EX", "many"],
+        ];
+        for words in [&["GET"][..], &["NOSUCH", "a"], &["OBJECT", "NOSUCH", "a"]] {
+            ask(client, words).unwrap_err();
+        }
+        for words in wrong {
+            ask(client, words).unwrap_err();
+            let quoted = |(at, word): (usize, &&str)| match words[0] {
+                "HELLO" if at > 2 => String::from("\"(redacted)\""),
+                _ => format!("\"{word}\""),
+            };
+            let expected: Vec<String> = words.iter().enumerate().map(quoted).collect();
+            assert_eq!(shown(&mut monitor), expected.join(" "));
+        }
+    }
+}
+
+#[test]
 fn secrets_and_administration_are_not_shown() {
     let server = Server::start(&["--shards", "3"]);
     let client = &mut server.client(3);

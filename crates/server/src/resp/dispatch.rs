@@ -200,6 +200,10 @@ impl ShardService {
         let command = match decode(spec, args) {
             Ok(command) => command,
             Err(refusal) => {
+                // As in Redis, where arguments are looked at by the command itself.
+                if is_first && self.pushes.monitors.any() {
+                    self.show_first(spec, args, work);
+                }
                 refusal.write(&mut encoder(work));
                 self.waits.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
