@@ -7,6 +7,7 @@ use crate::record::State;
 use crate::writer::write_state;
 use crate::{Found, Options, describe, open_database};
 use fjall::{Keyspace, PersistMode};
+use headwater_base::key::SEPARATOR;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::thread;
@@ -25,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct Restored {
     /// Keys.
     pub keys: u64,
+    /// Those of them that are in no table.
+    pub plain_keys: u64,
     /// Bytes of keys and their records.
     pub bytes: u64,
     /// The last operation that the state has.
@@ -135,6 +138,8 @@ pub fn check_backup(from: &mut dyn Read) -> Result<Restored, String> {
             Ok(part) => {
                 found.bytes += (input.key.len() + input.record.len()) as u64;
                 found.keys += u64::from(part == Part::Keys);
+                found.plain_keys +=
+                    u64::from(part == Part::Keys && !input.key.contains(&SEPARATOR));
             }
             Err(position) => return Ok(Restored { position, ..found }),
         }
@@ -174,6 +179,7 @@ fn fill(folder: &Folder, from: &mut dyn Read, mark: Option<LogMark>) -> Result<R
         batch.insert(keyspace_of(part), &*input.key, &*input.record);
         restored.bytes += bytes as u64;
         restored.keys += u64::from(part == Part::Keys);
+        restored.plain_keys += u64::from(part == Part::Keys && !input.key.contains(&SEPARATOR));
         in_batch += bytes;
         if in_batch >= BATCH_BYTES {
             core::mem::replace(&mut batch, database.batch()).commit().map_err(text)?;

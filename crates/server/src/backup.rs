@@ -13,6 +13,10 @@
 //! bytes 102400 99328 51200  of each shard's file
 //! placement yes
 //! ```
+//!
+//! A folder of data that is not there is filled under another name beside it, and then named. One that is there may be a link, a
+//! mount or `.`, and what is above it somebody else's: it is filled in a folder within it, whose entries then move up. As long
+//! as that is there, no server begins with the rest.
 
 use crate::keeping::{restore_placement, restore_shard};
 use headwater_base::Shard;
@@ -29,6 +33,8 @@ const PLACEMENT: &str = "headwater-placement";
 const FORMAT: &str = "Headwater backup, format 1";
 /// Bytes that are read of a file at a time.
 const READ_BYTES: usize = 256 << 10;
+/// Within a folder of data that was there: what it is to have, until all of it is in its place.
+pub(crate) const RESTORING: &str = "headwater-restoring";
 
 /// A folder that is being filled with a backup.
 #[derive(Debug)]
@@ -45,6 +51,10 @@ fn describe(path: &Path) -> impl Fn(io::Error) -> String + '_ {
 /// Makes a folder that nobody else reads, or takes one that is empty.
 fn make_empty(path: &Path) -> Result<(), String> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(describe(path))?;
+    check_empty(path)
+}
+
+fn check_empty(path: &Path) -> Result<(), String> {
     match is_empty(path)? {
         true => Ok(()),
         false => {
@@ -75,6 +85,14 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), String> {
 }
 
 impl NewBackup {
+    /// Whether [`NewBackup::begin`] would take a folder; nothing is made.
+    ///
+    /// # Errors
+    /// It is not empty, or cannot be looked into.
+    pub fn check_folder(path: &Path) -> Result<(), String> {
+        check_empty(path)
+    }
+
     /// Begins a backup in a new folder, or in an empty one.
     ///
     /// # Errors
@@ -195,22 +213,66 @@ pub(crate) fn only_shard(backup: &Path) -> Result<(PathBuf, u64), String> {
 pub struct RestoredData {
     /// Keys.
     pub keys: u64,
+    /// Those of them that are in no table, which a server shows with `data-plain` alone.
+    pub plain_keys: u64,
     /// The number of shards that the keys are divided among, with which the server must be started.
     pub shards: u16,
 }
 
-/// Makes a folder of data out of the backup in the folder `backup`. Until all of it is there, it has another name.
+/// Makes a folder of data out of the backup in the folder `backup`. Until all of it is there, no server takes it for one.
 ///
 /// # Errors
 /// There is no whole backup, it is damaged, or the folder is not empty or cannot be made; the sentence says which.
 pub fn restore(backup: &Path, data: &Path) -> Result<RestoredData, String> {
     let contents = Contents::read(backup)?;
+    match data.canonicalize() {
+        Ok(data) => restore_within(backup, &contents, &data),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            restore_beside(backup, &contents, data)
+        }
+        Err(error) => Err(describe(data)(error)),
+    }
+}
+
+/// Fills a folder that is there, and is empty.
+fn restore_within(backup: &Path, contents: &Contents, data: &Path) -> Result<RestoredData, String> {
+    let partial = data.join(RESTORING);
+    if partial.exists() {
+        return Err(format!(
+            "{} is there: another restore is under way, or was cut short; empty {} then",
+            partial.display(),
+            data.display()
+        ));
+    }
     if !is_empty(data)? {
         return Err(format!(
             "{} is not empty (allowed: a folder that is not there, or an empty one)",
             data.display()
         ));
     }
+    // Of two that begin at once one fails.
+    DirBuilder::new().mode(0o700).create(&partial).map_err(describe(&partial))?;
+    let restored = restore_into(backup, contents, &partial);
+    let Ok(restored) = restored else {
+        let _best_effort = fs::remove_dir_all(&partial);
+        return restored;
+    };
+    let in_place = || {
+        for entry in fs::read_dir(&partial)? {
+            let entry = entry?;
+            fs::rename(entry.path(), data.join(entry.file_name()))?;
+        }
+        // What has moved up is there for good before nothing says any more that it may be a part.
+        File::open(data)?.sync_all()?;
+        fs::remove_dir(&partial)?;
+        File::open(data)?.sync_all()
+    };
+    in_place().map_err(describe(data))?;
+    Ok(restored)
+}
+
+/// Makes a folder that is not there.
+fn restore_beside(backup: &Path, contents: &Contents, data: &Path) -> Result<RestoredData, String> {
     let name = data.file_name().ok_or_else(|| format!("{} has no name", data.display()))?;
     let partial = data.with_file_name({
         let mut name = OsString::from(name);
@@ -223,7 +285,7 @@ pub fn restore(backup: &Path, data: &Path) -> Result<RestoredData, String> {
             partial.display()
         ));
     }
-    let restored = restore_into(backup, &contents, &partial).and_then(|restored| {
+    let restored = restore_into(backup, contents, &partial).and_then(|restored| {
         fs::rename(&partial, data).map_err(describe(data))?;
         Ok(restored)
     });
@@ -236,7 +298,7 @@ pub fn restore(backup: &Path, data: &Path) -> Result<RestoredData, String> {
 fn restore_into(backup: &Path, contents: &Contents, data: &Path) -> Result<RestoredData, String> {
     make_empty(data)?;
     let shards = contents.bytes.len() as u16;
-    let mut keys = 0;
+    let (mut keys, mut plain_keys) = (0, 0);
     for (shard, bytes) in (0..shards).zip(&contents.bytes) {
         let path = data_file(backup, shard);
         let file = File::open(&path).map_err(describe(&path))?;
@@ -245,9 +307,10 @@ fn restore_into(backup: &Path, contents: &Contents, data: &Path) -> Result<Resto
             return Err(format!("{}: it has {found} bytes, and had {bytes}", path.display()));
         }
         let mut from = BufReader::with_capacity(READ_BYTES, file);
-        keys += restore_shard(data, Shard(shard), shards, &mut from)
-            .map_err(|why| format!("{}: {why}", path.display()))?
-            .keys;
+        let restored = restore_shard(data, Shard(shard), shards, &mut from)
+            .map_err(|why| format!("{}: {why}", path.display()))?;
+        keys += restored.keys;
+        plain_keys += restored.plain_keys;
     }
     if contents.has_placement {
         let path = backup.join(PLACEMENT);
@@ -255,5 +318,5 @@ fn restore_into(backup: &Path, contents: &Contents, data: &Path) -> Result<Resto
         restore_placement(data, shards, &bytes)
             .map_err(|why| format!("{}: {why}", backup.display()))?;
     }
-    Ok(RestoredData { keys, shards })
+    Ok(RestoredData { keys, plain_keys, shards })
 }

@@ -9,6 +9,7 @@ use redis::{Connection, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -257,6 +258,59 @@ fn what_is_killed_leaves_no_backup_and_no_data() {
         }
         succeeds(&restore(&whole, &data));
     }
+}
+
+#[test]
+fn a_folder_that_is_there_already_is_filled_where_it_is() {
+    for shards in ["1", "3"] {
+        let place = TempDir::new().unwrap();
+        let at = |name: &str| place.path().join(name);
+        let server = start(&at("data"), shards);
+        let () = cmd("SET").arg("k|1").arg("v").query(&mut server.client(2)).unwrap();
+        succeeds(&back_up(&server, &at("tables")));
+        let () = cmd("SET").arg("plain").arg("v").query(&mut server.client(2)).unwrap();
+        succeeds(&back_up(&server, &at("backup")));
+        // A link, as a service manager makes one, above which others write; and the folder that one is in.
+        fs::create_dir_all(at("private/linked")).unwrap();
+        fs::create_dir(at("here")).unwrap();
+        std::os::unix::fs::symlink("private/linked", at("link")).unwrap();
+        let closed = fs::Permissions::from_mode(0o555);
+        fs::set_permissions(at("private"), closed).unwrap();
+        let linked = restore(&at("backup"), &at("link"));
+        fs::set_permissions(at("private"), fs::Permissions::from_mode(0o755)).unwrap();
+        succeeds(&linked);
+        let mut command = program();
+        command.args(["restore", "--data", ".", "--from", at("backup").to_str().unwrap()]);
+        succeeds(&command.current_dir(at("here")).output().unwrap());
+        assert!(at("link").is_symlink());
+        for folder in ["link", "here"] {
+            assert!(!at(folder).join("headwater-restoring").exists());
+            let restored = start(&at(folder), shards);
+            for key in ["k|1", "plain"] {
+                let value: String = cmd("GET").arg(key).query(&mut restored.client(2)).unwrap();
+                assert_eq!(value, "v");
+            }
+        }
+        // How to start it depends on what there is.
+        let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said(&linked).contains("--data-plain yes"), "{}", said(&linked));
+        let tables = restore(&at("tables"), &at("new"));
+        assert!(tables.status.success() && !said(&tables).contains("--data-plain"));
+        // What was cut short is neither served nor filled once more.
+        fs::create_dir_all(at("half").join("headwater-restoring")).unwrap();
+        assert!(told(&restore(&at("backup"), &at("half"))).contains("cut short"));
+        let half = run(&["serve", "--port", "0", "--data", at("half").to_str().unwrap()]);
+        assert!(!half.status.success() && told(&half).contains("cut short"), "{}", told(&half));
+    }
+}
+
+#[test]
+fn a_folder_for_a_backup_is_looked_at_before_a_server_is_asked() {
+    let place = TempDir::new().unwrap();
+    fs::write(place.path().join("x"), "").unwrap();
+    // Nobody listens there.
+    let refused = run(&["backup", "-p", "1", "--to", place.path().to_str().unwrap()]);
+    assert!(told(&refused).contains("is not empty"), "{}", told(&refused));
 }
 
 #[test]
