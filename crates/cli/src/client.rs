@@ -337,19 +337,22 @@ pub(crate) fn split_words(line: &str) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     loop {
         rest = rest.trim_ascii_start();
-        let Some(&head) = rest.first() else {
+        if rest.is_empty() {
             return Some(words);
-        };
+        }
         let mut word = Vec::new();
-        if head == b'"' || head == b'\'' {
-            rest = quoted_word(&rest[1..], head, &mut word)?;
+        let ends_plain = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'');
+        let end = rest.iter().position(ends_plain).unwrap_or(rest.len());
+        word.extend_from_slice(&rest[..end]);
+        rest = &rest[end..];
+        // A quote may begin within a word, and ends it.
+        if let Some((&quote, quoted)) = rest.split_first()
+            && !quote.is_ascii_whitespace()
+        {
+            rest = quoted_word(quoted, quote, &mut word)?;
             if rest.first().is_some_and(|byte| !byte.is_ascii_whitespace()) {
                 return None;
             }
-        } else {
-            let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
-            word.extend_from_slice(&rest[..end]);
-            rest = &rest[end..];
         }
         words.push(word);
     }
@@ -403,6 +406,10 @@ mod tests {
         assert_eq!(words("  set a  'it\\'s' ").unwrap(), ["set", "a", "it's"]);
         assert_eq!(words(r#"set "a b" "x\x41\n\"" "#).unwrap(), ["set", "a b", "xA\n\""]);
         assert_eq!(words("").unwrap(), Vec::<String>::new());
+        assert_eq!(words(r#"set foo a"b c" x'd\e'"#).unwrap(), ["set", "foo", "ab c", r"xd\e"]);
+        assert_eq!(words(r#"set foo "" '' a"""#).unwrap(), ["set", "foo", "", "", "a"]);
+        assert_eq!(words("set a\"b"), None);
+        assert_eq!(words("set a\"b\"c"), None);
         assert_eq!(words("set \"a"), None);
         assert_eq!(words("set \"a\"b"), None);
     }

@@ -8,6 +8,7 @@ mod client;
 mod commands;
 mod dial;
 mod notify;
+mod output;
 
 use clap::Parser;
 use std::io::Write;

@@ -1,9 +1,9 @@
 //! `headwater backup`: one state of a running server, in a folder.
 
 use crate::client::{Client, Reply, ServerArgs};
+use crate::output::show;
 use anyhow::{Context, bail};
 use headwater_server::backup::NewBackup;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -64,6 +64,8 @@ impl Begun {
 impl Args {
     /// Takes the backup, and says how large it is.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        // Before the server has begun, and another client's backup has ended for it.
+        NewBackup::check_folder(&self.to).map_err(anyhow::Error::msg)?;
         let place = self.server.place()?;
         let (mut client, login) = self.server.connect(&place)?;
         login.map(granted).transpose()?;
@@ -76,7 +78,7 @@ impl Args {
         let bytes = bytes?;
         granted(ended?)?;
         let (to, shards) = (self.to.display(), begun.shards);
-        writeln!(std::io::stdout(), "{to}: {bytes} bytes of {shards} shard(s)")?;
+        show(format!("{to}: {bytes} bytes of {shards} shard(s)\n").as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -118,10 +118,30 @@ fn answered(words: &[Vec<u8>]) -> (Answered, bool) {
 /// A connection in the version of the protocol that its requests need.
 struct Talk {
     client: Client,
+    /// It has RESP3 now.
     resp3: bool,
+    /// RESP3 was asked for, whatever the requests need.
+    prefers_resp3: bool,
+    /// Messages may come.
+    listens: bool,
 }
 
 impl Talk {
+    fn new(client: Client, prefers_resp3: bool) -> Self {
+        Self { client, resp3: false, prefers_resp3, listens: false }
+    }
+
+    /// Notes what a request that was granted has made of the connection.
+    fn note(&mut self, words: &[Vec<u8>]) {
+        let name = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        match (name.as_slice(), words.get(1).map(Vec::as_slice)) {
+            (b"RESET", _) => (self.resp3, self.listens) = (false, false),
+            (b"HELLO", Some(b"2")) => (self.resp3, self.prefers_resp3) = (false, false),
+            (b"HELLO", Some(b"3")) => self.resp3 = true,
+            _ => {}
+        }
+    }
+
     fn use_resp3(&mut self) -> anyhow::Result<()> {
         if !self.resp3 {
             let reply = self.client.call(&["HELLO", "3"])?;
@@ -139,9 +159,11 @@ impl Talk {
         show: &mut dyn FnMut(&Reply) -> anyhow::Result<()>,
     ) -> anyhow::Result<bool> {
         let (answered, pushes) = answered(words);
-        if pushes {
+        // Whoever goes back to RESP2 while it listens stays there: no other request is taken then.
+        if (pushes || self.prefers_resp3) && !self.listens {
             self.use_resp3()?;
         }
+        self.listens |= pushes;
         self.client.send(words)?;
         let mut left = match answered {
             // An older server answers in RESP2 all the same.
@@ -150,7 +172,8 @@ impl Talk {
         };
         loop {
             let reply = self.client.read()?;
-            let is_push = matches!(reply, Reply::Push(_));
+            let is_push = matches!(reply, Reply::Push(_))
+                || self.listens && !self.resp3 && is_message(&reply);
             let is_error = matches!(reply, Reply::Error(_));
             let counts = match answered {
                 Answered::Messages(_) => !is_push || confirms(&reply),
@@ -160,10 +183,19 @@ impl Talk {
             show(&reply)?;
             left -= usize::from(counts);
             if is_error || left == 0 {
+                if !is_error {
+                    self.note(words);
+                }
                 return Ok(is_error);
             }
         }
     }
+}
+
+/// Whether a reply is a message that came in RESP2.
+fn is_message(reply: &Reply) -> bool {
+    let Reply::Array(items) = reply else { return false };
+    matches!(items.first(), Some(Reply::Bulk(kind)) if kind.ends_with(b"message"))
 }
 
 /// Whether a message tells that a client listens to something now, or no more.
@@ -187,10 +219,7 @@ impl Args {
         if let Some(reply @ Reply::Error(_)) = login {
             look.show(&reply)?;
         }
-        let mut talk = Talk { client, resp3: false };
-        if self.resp3 || look.json {
-            talk.use_resp3()?;
-        }
+        let mut talk = Talk::new(client, self.resp3 || look.json);
         let mut show = |reply: &Reply| look.show(reply);
         if self.request.is_empty() {
             if std::io::stdin().is_terminal() {

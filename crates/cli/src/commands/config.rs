@@ -1,5 +1,6 @@
 //! `headwater config check`: whether a server would start with a configuration file, without starting one.
 
+use crate::output::show;
 use headwater_server::Config;
 use std::io::Write;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ impl Args {
             writeln!(std::io::stderr(), "headwater: {text}")?;
         }
         config.check_whole()?;
-        writeln!(std::io::stdout(), "{}: it can be used", file.display())?;
+        show(format!("{}: it can be used\n", file.display()).as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

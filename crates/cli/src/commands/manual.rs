@@ -1,9 +1,9 @@
 //! `headwater completions` and `headwater man`: what shells and `man` know of the program, from its arguments.
 
+use crate::output::show;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -32,7 +32,7 @@ impl CompletionArgs {
             "headwater",
             &mut script,
         );
-        std::io::stdout().write_all(&script)?;
+        show(&script)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -44,7 +44,7 @@ impl ManualArgs {
         // It names its subcommands after itself.
         program.build();
         let Some(folder) = self.to else {
-            std::io::stdout().write_all(&page(program)?)?;
+            show(&page(program)?)?;
             return Ok(ExitCode::SUCCESS);
         };
         std::fs::create_dir_all(&folder)?;

@@ -1,6 +1,6 @@
 //! `headwater restore`: a folder of data out of a backup.
 
-use std::io::Write;
+use crate::output::show;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,10 +21,11 @@ impl Args {
         let restored = headwater_server::backup::restore(&self.from, &self.data);
         let restored = restored.map_err(anyhow::Error::msg)?;
         let (data, keys, shards) = (self.data.display(), restored.keys, restored.shards);
-        writeln!(
-            std::io::stdout(),
-            "{data}: {keys} keys; start it with headwater serve --data {data} --shards {shards}"
-        )?;
+        let told = format!(
+            "{data}: {keys} keys; start it with headwater serve --data {data} --shards {shards}{}\n",
+            if restored.plain_keys > 0 { " --data-plain yes" } else { "" }
+        );
+        show(told.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

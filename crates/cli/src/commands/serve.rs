@@ -19,8 +19,8 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     #[command(flatten)]
     listen: ListenArgs,
-    /// Threads that serve, each with a part of the keys; auto: as many as there are cores, or as many as the data
-    /// directory's keys are divided among [default: auto]
+    /// Threads that serve, each with a part of the keys; auto: one, or as many as the data directory's keys are divided
+    /// among [default: auto]
     #[arg(long, value_name = "NUMBER|auto", overrides_with = "shards")]
     shards: Option<ShardCount>,
     /// Keep each of those threads to one core

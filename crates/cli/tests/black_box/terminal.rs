@@ -105,14 +105,13 @@ fn a_terminal_completes_hints_and_shows_messages_as_they_come() {
         assert!(began.elapsed() < PATIENCE, "it should come back:\n{}", terminal.screen());
         std::thread::sleep(Duration::from_millis(5));
     }
+    // They are kept as they are typed: a terminal may be closed.
+    let kept = std::fs::read_to_string(terminal.folder.path().join("history")).unwrap();
+    let lines: Vec<&str> = kept.lines().collect();
+    assert!(lines.contains(&"get p|a") && lines.ends_with(&["echo once-more"]), "{kept}");
+    assert!(lines.iter().filter(|line| **line == "get p|a").count() == 1, "{kept}");
     terminal.keys(&["C-u"]);
     terminal.type_line("exit");
-    let history = terminal.folder.path().join("history");
-    let began = Instant::now();
-    while !history.exists() {
-        assert!(began.elapsed() < PATIENCE, "the lines should be kept");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// What the program prints for these lines.
@@ -148,6 +147,23 @@ fn replies_stay_beside_their_requests_in_pipes() {
     assert_eq!(lines.next(), Some(r#"{"p|a":"1"}"#));
     assert_eq!(lines.next(), Some("null"));
     assert!(lines.next().unwrap().starts_with(r#"{"error":"ERR unknown command"#));
+}
+
+#[test]
+fn what_resets_the_protocol_is_followed() {
+    let server = Server::start(&[]);
+    for (argument, before) in [("--raw", "SUBSCRIBE a\nRESET"), ("-3", "HELLO 2")] {
+        let lines = format!("{before}\nSUBSCRIBE b\nPUBLISH b hello\nECHO end\n");
+        let shown = piped(&server, &[argument], &lines);
+        let end = "subscribe\nb\n";
+        let (_, behind) = shown.split_once(end).unwrap_or_else(|| panic!("{shown}"));
+        let behind = behind.strip_prefix("1\n").unwrap_or_else(|| panic!("{shown}"));
+        // The message may come before the reply to what has caused it.
+        assert!(behind.contains("message\nb\nhello\n") && behind.ends_with("end\n"), "{shown}");
+        assert!(!behind.contains("ERR"), "{shown}");
+    }
+    let quoted = piped(&server, &[], "SET foo a\"b c\"\nGET foo\n");
+    assert_eq!(quoted, "OK\nab c\n");
 }
 
 #[test]

@@ -148,6 +148,10 @@ pub(super) fn run(place: &Place, talk: Talk, look: Look) -> anyhow::Result<ExitC
         };
         if !line.trim().is_empty() && !is_secret(&line) {
             editor.add_history_entry(&line)?;
+            if let Some(file) = &history {
+                // At once, because a terminal may be closed; a history that cannot be kept is no reason to fail.
+                let _ = editor.append_history(file);
+            }
         }
         match request_of(&line) {
             Ok(Line::Nothing) => {}
@@ -161,10 +165,6 @@ pub(super) fn run(place: &Place, talk: Talk, look: Look) -> anyhow::Result<ExitC
             }
         }
     };
-    if let Some(file) = &history {
-        // A history that cannot be kept is no reason to fail.
-        let _ = editor.append_history(file);
-    }
     ended.map(|()| ExitCode::SUCCESS)
 }
 

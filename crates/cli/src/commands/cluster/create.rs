@@ -1,6 +1,7 @@
 //! `headwater cluster create`: what a cluster needs at NATS is made, and looked at as a node does when it starts.
 
 use super::servers::ClusterChoice;
+use crate::output::show;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -18,11 +19,10 @@ impl Args {
         for warning in created.warnings {
             writeln!(std::io::stderr(), "headwater: {warning}")?;
         }
-        let mut out = std::io::stdout();
         for name in created.there {
-            writeln!(out, "{name}: it is there")?;
+            show(format!("{name}: it is there\n").as_bytes())?;
         }
-        writeln!(out, "nodes can be started")?;
+        show(b"nodes can be started\n")?;
         Ok(ExitCode::SUCCESS)
     }
 }

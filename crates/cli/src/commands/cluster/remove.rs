@@ -1,7 +1,7 @@
 //! `headwater cluster remove`: a node that has ended is forgotten.
 
 use super::servers::ClusterChoice;
-use std::io::Write;
+use crate::output::show;
 use std::process::ExitCode;
 
 /// Arguments of `headwater cluster remove`.
@@ -17,7 +17,7 @@ impl Args {
     /// Forgets it.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         self.cluster.connect()?.remove(&self.node)?;
-        writeln!(std::io::stdout(), "{} is forgotten", self.node)?;
+        show(format!("{} is forgotten\n", self.node).as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

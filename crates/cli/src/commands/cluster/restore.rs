@@ -2,7 +2,7 @@
 
 use super::servers::ClusterChoice;
 use super::table::size;
-use std::io::Write;
+use crate::output::show;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,10 +21,9 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let restored = self.cluster.connect()?.restore(&self.from)?;
         let (keys, bytes) = (restored.keys, size(restored.bytes));
-        writeln!(
-            std::io::stdout(),
-            "{keys} keys, {bytes}: start nodes with empty folders, and they load it"
-        )?;
+        let told =
+            format!("{keys} keys, {bytes}: start nodes with empty folders, and they load it\n");
+        show(told.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -2,9 +2,9 @@
 
 use super::servers::ClusterChoice;
 use super::table::{size, table};
+use crate::output::show;
 use headwater_server::cluster::{ClusterStatus, NodeStatus, ShardStatus};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Arguments of `headwater cluster status`.
@@ -21,22 +21,21 @@ impl Args {
     /// Shows it; the exit code says whether all is well.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let status = self.cluster.connect().and_then(|admin| Ok(admin.status()?));
-        let mut out = std::io::stdout();
         let status = match status {
             Ok(status) => status,
             Err(why) if self.json => {
                 // Who reads JSON reads no text beside it.
                 let problems =
                     serde_json::json!({ "quorum": false, "problems": [format!("{why:#}")] });
-                writeln!(out, "{problems}")?;
+                show(format!("{problems}\n").as_bytes())?;
                 return Ok(ExitCode::FAILURE);
             }
             Err(why) => return Err(why),
         };
         if self.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&status)?)?;
+            show(format!("{}\n", serde_json::to_string_pretty(&status)?).as_bytes())?;
         } else {
-            out.write_all(shown(&status).as_bytes())?;
+            show(shown(&status).as_bytes())?;
         }
         let is_well = status.problems.is_empty();
         Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
