@@ -34,7 +34,7 @@ const FORMAT: &str = "Headwater backup, format 1";
 /// Bytes that are read of a file at a time.
 const READ_BYTES: usize = 256 << 10;
 /// Within a folder of data that was there: what it is to have, until all of it is in its place.
-pub(crate) const RESTORING: &str = "headwater-restoring";
+const RESTORING: &str = "headwater-restoring";
 
 /// A folder that is being filled with a backup.
 #[derive(Debug)]
@@ -232,6 +232,19 @@ pub fn restore(backup: &Path, data: &Path) -> Result<RestoredData, String> {
         }
         Err(error) => Err(describe(data)(error)),
     }
+}
+
+/// Whether a folder of data is whole, if it was restored.
+///
+/// # Errors
+/// It may be a part of what it is to have.
+pub(crate) fn check_restored(data: &Path) -> Result<(), String> {
+    if data.join(RESTORING).exists() {
+        return Err(format!(
+            "a restore into it is under way, or was cut short: there is {RESTORING} (empty the folder, and restore again)"
+        ));
+    }
+    Ok(())
 }
 
 /// Fills a folder that is there, and is empty.

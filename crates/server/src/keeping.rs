@@ -22,7 +22,7 @@ pub(crate) use cluster::{check_copy, copy_folder, open_copy};
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
-use crate::backup::RESTORING;
+use crate::backup::check_restored;
 use crate::config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
 use crate::replicated::ReplicaEnd;
 use crate::service::DurableWrites;
@@ -552,11 +552,7 @@ fn declare(
 /// The folder of a shard within `path`: all of it, where there is one shard. Keys lie where their homes are, so the number
 /// of shards stays.
 fn folder_of(path: &Path, me: Shard, shards: u16) -> Result<PathBuf, String> {
-    if path.join(RESTORING).exists() {
-        return Err(format!(
-            "a restore into it is under way, or was cut short: there is {RESTORING} (empty the folder, and restore again)"
-        ));
-    }
+    check_restored(path)?;
     match divided_among(path)? {
         Some(other) if other != shards => Err(format!(
             "its keys are divided among {other} shards, and shards is {shards} (allowed: {other})"

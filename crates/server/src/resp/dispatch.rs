@@ -201,9 +201,7 @@ impl ShardService {
             Ok(command) => command,
             Err(refusal) => {
                 // As in Redis, where arguments are looked at by the command itself.
-                if is_first && self.pushes.monitors.any() {
-                    self.show_first(spec, args, work);
-                }
+                self.show_new((spec, is_first), args, work);
                 refusal.write(&mut encoder(work));
                 self.waits.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
@@ -215,9 +213,7 @@ impl ShardService {
             encoder(work).error("ERR", format_args!("{text}"));
             return Flow::Next;
         }
-        if is_first && self.pushes.monitors.any() {
-            self.show_first(spec, args, work);
-        }
+        self.show_new((spec, is_first), args, work);
         if self.waits.pause.is_on(self.time.uptime)
             && let Some(flow) = self.wait_for_pause((spec, is_first), args, work)
         {

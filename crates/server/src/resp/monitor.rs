@@ -107,9 +107,22 @@ impl ShardService {
         }
     }
 
+    /// Shows a request to those who monitor, if it comes for the first time.
+    #[inline]
+    pub(super) fn show_new(
+        &mut self,
+        (spec, is_first): (&Spec, bool),
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) {
+        if is_first && self.pushes.monitors.any() {
+            self.show_first(spec, args, work);
+        }
+    }
+
     /// Shows a request that is new: EXEC only where there is nothing to execute, else it is shown with that.
     #[cold]
-    pub(super) fn show_first(&mut self, spec: &Spec, args: Args<'_>, work: &mut Turn<'_>) {
+    fn show_first(&mut self, spec: &Spec, args: Args<'_>, work: &mut Turn<'_>) {
         let queue = work.connection.session.queue.as_ref();
         if spec.id != Id::Exec || queue.is_none_or(|queue| queue.broken) {
             self.show(spec, args, work);
