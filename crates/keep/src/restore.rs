@@ -34,6 +34,19 @@ pub struct Restored {
     pub position: u64,
 }
 
+impl Restored {
+    /// Counts an entry; gives its bytes.
+    fn add(&mut self, part: Part, key: &[u8], record: &[u8]) -> usize {
+        let bytes = key.len() + record.len();
+        self.bytes += bytes as u64;
+        if part == Part::Keys {
+            self.keys += 1;
+            self.plain_keys += u64::from(!key.contains(&SEPARATOR));
+        }
+        bytes
+    }
+}
+
 /// A backup that is read.
 struct Input<'r> {
     from: &'r mut dyn Read,
@@ -136,10 +149,7 @@ pub fn check_backup(from: &mut dyn Read) -> Result<Restored, String> {
     loop {
         match input.next()? {
             Ok(part) => {
-                found.bytes += (input.key.len() + input.record.len()) as u64;
-                found.keys += u64::from(part == Part::Keys);
-                found.plain_keys +=
-                    u64::from(part == Part::Keys && !input.key.contains(&SEPARATOR));
+                found.add(part, &input.key, &input.record);
             }
             Err(position) => return Ok(Restored { position, ..found }),
         }
@@ -175,12 +185,8 @@ fn fill(folder: &Folder, from: &mut dyn Read, mark: Option<LogMark>) -> Result<R
             Ok(part) => part,
             Err(position) => break position,
         };
-        let bytes = input.key.len() + input.record.len();
         batch.insert(keyspace_of(part), &*input.key, &*input.record);
-        restored.bytes += bytes as u64;
-        restored.keys += u64::from(part == Part::Keys);
-        restored.plain_keys += u64::from(part == Part::Keys && !input.key.contains(&SEPARATOR));
-        in_batch += bytes;
+        in_batch += restored.add(part, &input.key, &input.record);
         if in_batch >= BATCH_BYTES {
             core::mem::replace(&mut batch, database.batch()).commit().map_err(text)?;
             in_table += core::mem::take(&mut in_batch);

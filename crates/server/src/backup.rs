@@ -88,7 +88,7 @@ impl NewBackup {
     /// Whether [`NewBackup::begin`] would take a folder; nothing is made.
     ///
     /// # Errors
-    /// It is not empty, or cannot be looked into.
+    /// The folder is not empty, or cannot be looked into.
     pub fn check_folder(path: &Path) -> Result<(), String> {
         check_empty(path)
     }
@@ -263,7 +263,7 @@ fn restore_within(backup: &Path, contents: &Contents, data: &Path) -> Result<Res
             data.display()
         ));
     }
-    // Of two that begin at once one fails.
+    // Two restores that begin at the same time: only one of them can make this folder.
     DirBuilder::new().mode(0o700).create(&partial).map_err(describe(&partial))?;
     let restored = restore_into(backup, contents, &partial);
     let Ok(restored) = restored else {

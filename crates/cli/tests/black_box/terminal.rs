@@ -105,7 +105,7 @@ fn a_terminal_completes_hints_and_shows_messages_as_they_come() {
         assert!(began.elapsed() < PATIENCE, "it should come back:\n{}", terminal.screen());
         std::thread::sleep(Duration::from_millis(5));
     }
-    // They are kept as they are typed: a terminal may be closed.
+    // Each line is in the history file as soon as it was entered: a terminal may be closed.
     let kept = std::fs::read_to_string(terminal.folder.path().join("history")).unwrap();
     let lines: Vec<&str> = kept.lines().collect();
     assert!(lines.contains(&"get p|a") && lines.ends_with(&["echo once-more"]), "{kept}");

@@ -4,7 +4,7 @@ use super::http::HTTP_HEADER_BYTES_MIN;
 use super::{Config, ConfigError, EventChannels, Percentiles};
 use crate::log::{Format, Levels};
 use crate::memory::LEAST_FOR_DATA;
-use crate::resp::{Asker, check_declared};
+use crate::resp::{CheckedFor, check_declared};
 use headwater_base::Limits;
 use headwater_engine::Policy;
 use headwater_keep::Durability;
@@ -28,7 +28,7 @@ impl Config {
                 "maxmemory is {max} (allowed: 0, or at least {LEAST_FOR_DATA} and what the program itself takes)"
             )));
         }
-        check_declared(self, Asker::Start)
+        check_declared(self, CheckedFor::Start)
     }
 
     /// The same, of settings that a server reads again: files with modules, users and certificates are its own business.
@@ -38,7 +38,7 @@ impl Config {
     pub(crate) fn check_again(&mut self) -> Result<(), ConfigError> {
         self.read_secrets()?;
         self.check()?;
-        check_declared(self, Asker::Server)
+        check_declared(self, CheckedFor::Server)
     }
 
     /// Checks what no single setting can tell.

@@ -16,7 +16,7 @@
 //! # Cost
 //! A few loads and stores a sample, in lines of their own. Nothing is locked but to wait.
 
-use crate::memory::stores::Stores;
+use crate::memory::stores::WatchedStores;
 use crate::shards::Transport;
 use core::fmt;
 use headwater_base::Shard;
@@ -56,7 +56,7 @@ struct Part {
 pub(crate) struct Common {
     parts: Vec<Part>,
     /// The stores on disk, whose threads take memory that no shard holds.
-    stores: Stores,
+    stores: WatchedStores,
     /// What the server takes with all shards, without data, as far as the first that began can tell.
     empty: AtomicUsize,
     /// What it took when the last that is ready was.
@@ -73,7 +73,7 @@ impl Common {
     pub(crate) fn new(shards: u16) -> Self {
         Self {
             parts: (0..shards).map(|_| Part::default()).collect(),
-            stores: Stores::default(),
+            stores: WatchedStores::default(),
             empty: AtomicUsize::new(0),
             ready: AtomicUsize::new(0),
             program: AtomicUsize::new(0),
@@ -196,7 +196,7 @@ impl Share {
     }
 
     /// The stores of all shards.
-    pub(crate) fn stores(&self) -> &Stores {
+    pub(crate) fn stores(&self) -> &WatchedStores {
         &self.common().stores
     }
 

@@ -38,7 +38,7 @@ use headwater_keep::StoreHandle;
 use heap::Heap;
 use std::io;
 use std::time::{Duration, Instant};
-use stores::Stores;
+use stores::WatchedStores;
 
 /// What the engine may fill, in 1/1024 of the bound.
 const TARGET: usize = 972;
@@ -92,7 +92,7 @@ pub(crate) struct Gauge {
     /// The other shards, where there are several.
     common: Option<CommonShare>,
     /// The store on disk, where there is one shard; else the others know of it, too (`common`).
-    only_stores: Stores,
+    only_stores: WatchedStores,
     /// How long a command may still wait for it.
     patience: Cell<Duration>,
     /// The command under way is to let others be served meanwhile.
@@ -158,7 +158,7 @@ impl Gauge {
             untouched: Cell::new(0),
             program: Cell::new(0),
             common,
-            only_stores: Stores::default(),
+            only_stores: WatchedStores::default(),
             patience: Cell::new(Duration::from_millis(STORE_PATIENCE)),
             lets_others: Cell::new(false),
             comes: Cell::new(false),
@@ -190,7 +190,7 @@ impl Gauge {
     }
 
     /// The stores whose threads take of the same bound.
-    fn stores(&self) -> &Stores {
+    fn stores(&self) -> &WatchedStores {
         self.common.as_ref().map_or(&self.only_stores, CommonShare::stores)
     }
 

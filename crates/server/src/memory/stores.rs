@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The stores of all shards that share a bound.
 #[derive(Debug, Default)]
-pub(crate) struct Stores(Mutex<Vec<StoreWatch>>);
+pub(crate) struct WatchedStores(Mutex<Vec<StoreWatch>>);
 
-impl Stores {
+impl WatchedStores {
     fn lock(&self) -> MutexGuard<'_, Vec<StoreWatch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

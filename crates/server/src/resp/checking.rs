@@ -5,6 +5,7 @@
 //! before are there again at the start.
 
 use super::entrance::{Entrance, terms};
+use super::sourced::declared_options;
 use super::{begin_functions, flows};
 use crate::config::{Config, ConfigError};
 use crate::sources::check_source;
@@ -18,9 +19,9 @@ use headwater_functions::Host;
 use headwater_node::Node;
 use std::collections::BTreeSet;
 
-/// Who asks.
+/// Who is to be able to use the settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asker {
+pub(crate) enum CheckedFor {
     /// Somebody who is about to start a server: what a start reads is read.
     Start,
     /// A server that reads its settings again: what is declared waits for the next start, by which clients may have loaded any
@@ -32,22 +33,22 @@ pub(crate) enum Asker {
 ///
 /// # Errors
 /// What cannot be accepted, and why.
-pub(crate) fn check_declared(config: &Config, asker: Asker) -> Result<(), ConfigError> {
+pub(crate) fn check_declared(config: &Config, checked_for: CheckedFor) -> Result<(), ConfigError> {
     let secret = Secret::fixed(1);
     let mut node = Node::new(Settings { limits: config.limits.to_limits(), secret, draws: 1 });
     // What clients have added is declared again at a start with the same data.
-    let has_others = asker == Asker::Server || !config.data.data_dir.is_empty();
-    let host = match asker {
-        Asker::Start => {
+    let has_others = checked_for == CheckedFor::Server || !config.data.data_dir.is_empty();
+    let host = match checked_for {
+        CheckedFor::Start => {
             Entrance::begin(config, None)?;
             UserRegistry::default().begin(config)?;
             Some(begin_functions(config, &[], secret)?)
         }
-        Asker::Server => None,
+        CheckedFor::Server => None,
     };
     let declared = config.modules.iter().filter(|_| host.is_some());
     let declared = declared.map(|module| module.name.clone()).collect();
-    node.engine_mut().set_functions(Box::new(Known { host, declared, has_others }));
+    node.engine_mut().set_functions(Box::new(DeclaredFunctions { host, declared, has_others }));
     check_sources(config, has_others, &mut node)?;
     for join in &config.joins {
         node.engine_mut()
@@ -73,13 +74,10 @@ fn check_sources(config: &Config, has_others: bool, node: &mut Node) -> Result<(
     }
     for table in &config.tables {
         let refuse = |why: String| ConfigError(format!("table '{}': {why}", table.name));
-        let options = TableOptions {
-            boundary: table.boundary,
-            source: table.source.clone(),
-            evict: table.evict,
-            // Whether there is a store is for the start to find.
-            keep: table.keep.filter(|_| config.data.data_dir.is_empty()),
-        };
+        let declared = declared_options(table);
+        // Whether there is a store is for the start to find.
+        let keep = declared.keep.filter(|_| config.data.data_dir.is_empty());
+        let options = TableOptions { keep, ..declared };
         node.engine_mut()
             .table_set(table.name.as_bytes(), &options)
             .map_err(|error| refuse(error.to_string()))?;
@@ -95,7 +93,7 @@ fn check_sources(config: &Config, has_others: bool, node: &mut Node) -> Result<(
 
 /// Functions by their names alone: nothing is called.
 #[derive(Debug)]
-struct Known {
+struct DeclaredFunctions {
     host: Option<Host>,
     /// The modules of the settings.
     declared: BTreeSet<String>,
@@ -103,7 +101,7 @@ struct Known {
     has_others: bool,
 }
 
-impl Functions for Known {
+impl Functions for DeclaredFunctions {
     fn load(&mut self, _: &str, _: Source<'_>, _: Option<&str>, _: bool) -> Loading {
         Loading::Failed(String::from("modules are loaded when the server has begun"))
     }

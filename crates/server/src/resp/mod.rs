@@ -64,7 +64,7 @@ mod watching;
 mod tests;
 
 pub(crate) use backups::CommonBackup;
-pub(crate) use checking::{Asker, check_declared};
+pub(crate) use checking::{CheckedFor, check_declared};
 pub(crate) use dispatch::foreign;
 pub(crate) use entrance::{CommonEntrance, PROTECTED};
 pub(crate) use info::cpu_seconds;

@@ -7,7 +7,7 @@ use super::entrance::terms;
 use super::loads::{Brought, PAIR_BYTES};
 use super::session::{Session, Waiting};
 use super::{Flow, ShardService, Turn, encoder};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Table};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
@@ -22,6 +22,16 @@ use headwater_command::{
 };
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
 use headwater_node::table_options;
+
+/// What the settings declare of a table.
+pub(super) fn declared_options(table: &Table) -> TableOptions {
+    TableOptions {
+        boundary: table.boundary,
+        source: table.source.clone(),
+        evict: table.evict,
+        keep: table.keep,
+    }
+}
 
 /// Adds the sources and declares the tables of `config`.
 ///
@@ -42,14 +52,8 @@ pub(super) fn begin(
     }
     for table in &config.tables {
         let refuse = |error: String| ConfigError(format!("table '{}': {error}", table.name));
-        let options = TableOptions {
-            boundary: table.boundary,
-            source: table.source.clone(),
-            evict: table.evict,
-            keep: table.keep,
-        };
         engine
-            .table_set(table.name.as_bytes(), &options)
+            .table_set(table.name.as_bytes(), &declared_options(table))
             .map_err(|error| refuse(error.to_string()))?;
         let Some(source) = &table.source else { continue };
         let mut words = vec![(String::from("key"), table.key.join(", "))];
