@@ -13,7 +13,7 @@ use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::hash::Secret;
 use headwater_base::{Limits, Millis};
-use headwater_store::{Store, Table};
+use headwater_store::{Store, Table, TableId};
 
 /// What an engine is made with.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +92,6 @@ impl Engine {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
-            keys: self.key_count(),
             keys_with_expiry: self.base.expiries.len() as u64,
             expired: self.counters.expired,
             value_bytes: self.store.pool.bytes() as u64,
@@ -118,12 +117,12 @@ impl Engine {
         stats.index_bytes += choices.map(|choices| choices.bytes() as u64).sum::<u64>();
         let layers = self.views.catalog.iter().filter(|(_, join)| join.is_layered());
         let layers = layers.map(|(_, join)| self.store.table(join.layer));
-        for table in self.store.tables().map(|(_, table)| table).chain(layers) {
-            let report = report(table);
-            stats.groups += report.groups;
-            stats.key_bytes += report.key_bytes;
-            stats.index_bytes += report.index_bytes;
+        for table in self.store.tables().map(|(_, table)| table) {
+            stats.keys += table.sizes().keys as u64;
+            stats.count(table);
         }
+        stats.keys -= self.base.replica_count() as u64;
+        layers.for_each(|layer| stats.count(layer));
         let counters = &self.counters;
         stats.counters = alloc::vec![
             ("executions", counters.executions),
@@ -133,6 +132,7 @@ impl Engine {
             ("fan_outs_deep", counters.fan_outs_deep),
             ("ranges_gathered", counters.ranges_gathered),
             ("folds_gathered", counters.folds_gathered),
+            ("tables_visited", self.store.visited()),
             ("joins_compared", self.views.catalog.compared.get()),
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),
@@ -170,20 +170,45 @@ impl Engine {
         }
     }
 
+    /// The table of a name, if it exists; an empty name is the unnamed one's.
+    #[must_use]
+    pub fn table(&self, name: &[u8]) -> Option<TableReport> {
+        let id = match name {
+            [] => Some(Store::<GroupNote>::UNNAMED),
+            _ => self.store.find(&[name, b"|"].concat()),
+        };
+        id.map(|id| self.report(id, self.store.table(id)))
+    }
+
+    fn report(&self, id: TableId, table: &Table<GroupNote>) -> TableReport {
+        TableReport { keys: self.own_keys(id) as u64, ..report(table) }
+    }
+
     /// The tables that exist, the unnamed one included, in order of their names.
     #[must_use]
     pub fn tables(&self) -> Vec<TableReport> {
-        self.store
-            .tables()
-            .map(|(id, table)| TableReport { keys: self.own_keys(id) as u64, ..report(table) })
-            .collect()
+        self.store.tables().map(|(id, table)| self.report(id, table)).collect()
     }
+}
+
+impl Stats {
+    /// Adds what a table takes.
+    fn count(&mut self, table: &Table<GroupNote>) {
+        self.groups += table.group_count() as u64;
+        self.key_bytes += table.sizes().key_bytes as u64;
+        self.index_bytes += index_bytes(table) as u64;
+    }
+}
+
+/// Bytes of a table beyond its keys' text and its values.
+fn index_bytes(table: &Table<GroupNote>) -> usize {
+    let sizes = table.sizes();
+    sizes.page_bytes.saturating_sub(sizes.key_bytes) + table.directory_bytes()
 }
 
 fn report(table: &Table<GroupNote>) -> TableReport {
     let sizes = table.sizes();
     let prefix = table.prefix();
-    let pages = sizes.page_bytes.saturating_sub(sizes.key_bytes);
     TableReport {
         name: prefix.strip_suffix(b"|").unwrap_or(prefix).to_vec(),
         boundary: table.boundary(),
@@ -191,7 +216,7 @@ fn report(table: &Table<GroupNote>) -> TableReport {
         keys: sizes.keys as u64,
         groups: table.group_count() as u64,
         key_bytes: sizes.key_bytes as u64,
-        index_bytes: (pages + table.directory_bytes()) as u64,
+        index_bytes: index_bytes(table) as u64,
         value_bytes: sizes.value_bytes as u64,
     }
 }

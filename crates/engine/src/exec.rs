@@ -272,17 +272,20 @@ impl Engine {
         let crowded_from = if divides { usize::MAX } else { execution.crowded_from(is_stepped) };
         let (mut leading, mut looked, mut is_crowded) = (0, 0, false);
         let mut prefix = Vec::new();
-        let rows =
-            self.rows(execution.join, level, LookedAt::all(looked_at), &mut |key, row, _| {
+        let rows = self.rows(
+            execution.join,
+            level,
+            LookedAt::all(looked_at),
+            &mut |key, row, _, weight| {
                 if step.as_mut().is_some_and(|step| !step.takes(looked, key)) {
                     return ControlFlow::Break(());
                 }
-                looked += 1;
-                visited += 1;
-                if looked > crowded_from {
+                visited += weight as u64;
+                if looked >= crowded_from {
                     is_crowded = true;
                     return ControlFlow::Break(());
                 }
+                looked += weight;
                 let Some(row) = row else { return ControlFlow::Continue(()) };
                 // A span may have to hold more keys than lead into the range.
                 let leads = match most {
@@ -301,7 +304,8 @@ impl Engine {
                     ends.push(text.len());
                 }
                 ControlFlow::Continue(())
-            });
+            },
+        );
         self.release_row_holds();
         execution.visited += visited;
         if rows.is_err() {
@@ -446,6 +450,7 @@ impl Engine {
         let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
         // A row that is one too many is not looked at, and so leads nowhere that is known.
         let mut is_unread = false;
+        let mut led = 0;
         let is_stepped = plan.value_source() == execution.stepped;
         let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
         // Where a step goes on, and how many rows it takes, is told by all keys.
@@ -457,19 +462,23 @@ impl Engine {
         let is_reverse = pick == Some(Pick::Greatest);
         let passing = passing.as_ref().filter(|_| !is_reverse);
         let looked_at = LookedAt { span, passing, is_reverse };
-        let rows =
-            self.rows(execution.join, plan.value_source(), looked_at, &mut |key, row, value| {
+        let rows = self.rows(
+            execution.join,
+            plan.value_source(),
+            looked_at,
+            &mut |key, row, value, weight| {
                 if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
                     return ControlFlow::Break(());
                 }
-                visited += 1;
-                rows_here += 1;
+                visited += weight as u64;
                 is_cut =
-                    (rows_here > most && !tuples.tuples.is_empty()) || rows_here > gathered_from;
+                    (rows_here >= most && !tuples.tuples.is_empty()) || rows_here >= gathered_from;
                 if tuples.bytes() > allowance || is_cut {
+                    rows_here += 1;
                     is_unread = true;
                     return ControlFlow::Break(());
                 }
+                rows_here += weight;
                 let mut inner = *bindings;
                 if !row.is_some_and(|row| source.bind(row, &mut inner)) {
                     return ControlFlow::Continue(());
@@ -496,16 +505,18 @@ impl Engine {
                 }
                 let source_key = end..tuples.text.len();
                 tuples.tuples.push(Tuple { key: start..end, source_key, value });
+                led += weight;
                 if is_cut || pick.is_some() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
                 }
-            });
+            },
+        );
         execution.ahead = ahead;
         execution.values += rows_here;
         let looked_at = rows_here - usize::from(is_unread);
-        execution.missed += looked_at.saturating_sub(tuples.tuples.len() - retained);
+        execution.missed += looked_at.saturating_sub(led);
         execution.rows += rows_here;
         execution.visited += visited;
         if sifted {

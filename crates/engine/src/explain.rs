@@ -21,8 +21,27 @@ use headwater_store::{Scan, TableId};
 const LISTED_MAX: usize = 20;
 /// So many keys are named whose values do not give what a slot is to stand for.
 const UNREADABLE_MAX: usize = 5;
-/// Most keys of a span that are looked at to be counted: an explanation takes about a millisecond, whatever it is about.
-const COUNTED_MAX: u64 = 20_000;
+/// Most tables, and most joins, that one explanation tells of.
+const TOLD_MAX: usize = 200;
+/// Most keys that an explanation looks at for a number of them, and joins for sources that are down: it takes a few milliseconds, whatever it is about. A
+/// span may take half of what those before it have left, so that the first ones leave something to the others.
+const LOOKED_AT_MAX: u64 = 40_000;
+/// A key whose value is read counts as one more for each so many bytes.
+const BYTES_A_KEY: u64 = 64;
+
+/// What an explanation may still look at and tell.
+#[derive(Debug)]
+struct Budget {
+    keys: u64,
+    tables: usize,
+    joins: usize,
+}
+
+impl Budget {
+    fn whole() -> Self {
+        Self { keys: LOOKED_AT_MAX, tables: TOLD_MAX, joins: TOLD_MAX }
+    }
+}
 
 fn line(depth: usize, title: &str, text: String) -> ExplainLine {
     ExplainLine { depth, title: String::from(title), text }
@@ -78,31 +97,44 @@ impl Engine {
     #[must_use]
     pub fn explain_to(&self, range: &KeyRange, may_read: &MayRead<'_>) -> Vec<ExplainLine> {
         let mut lines = alloc::vec![line(0, "range", shown_range(range))];
-        for (table, first, last) in self.store.parts(&range.first, &range.last) {
+        let mut budget = Budget::whole();
+        for (table, first, last) in self.store.walk(&range.first, &range.last) {
+            if budget.tables == 0 {
+                lines.push(line(
+                    0,
+                    "table",
+                    String::from("and more of them: ask for a part of the range"),
+                ));
+                break;
+            }
+            budget.tables -= 1;
             let part = KeyRange { first, last };
-            self.explain_part(table, &part, may_read, &mut lines);
+            self.explain_part(table, &part, may_read, &mut budget, &mut lines);
         }
         lines
     }
 
-    /// Calls `each` with the keys of a table in `range`, [`COUNTED_MAX`] of them at most; what comes before their number.
+    /// Calls `each`, which says how many bytes of the value it has read, with the keys of a table in `range`, with half of those at most that
+    /// the budget has left; what comes before their number.
     fn look_at_some(
         &self,
         table: TableId,
         range: &KeyRange,
-        each: &mut dyn FnMut(&[u8], ValueRef),
+        budget: &mut Budget,
+        each: &mut dyn FnMut(&[u8], ValueRef) -> usize,
     ) -> &'static str {
+        let most = budget.keys / 2;
         let mut looked = 0;
         let pool = &self.store.pool;
         let scan = Scan { pool, first: &range.first, last: &range.last, reverse: false };
         let flow = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
-            if looked == COUNTED_MAX {
+            if looked >= most {
                 return ControlFlow::Break(());
             }
-            looked += 1;
-            each(key, value);
+            looked += 1 + each(key, value) as u64 / BYTES_A_KEY;
             ControlFlow::Continue(())
         });
+        budget.keys -= looked.min(most);
         if flow.is_break() { "at least " } else { "" }
     }
 
@@ -111,6 +143,7 @@ impl Engine {
         table: TableId,
         part: &KeyRange,
         may_read: &MayRead<'_>,
+        budget: &mut Budget,
         lines: &mut Vec<ExplainLine>,
     ) {
         let prefix = self.store.table(table).prefix();
@@ -121,15 +154,16 @@ impl Engine {
         let (mut keys, mut key_bytes, mut value_bytes, mut shared) = (0u64, 0, 0, 0u64);
         let mut replicas = 0u64;
         let pool = &self.store.pool;
-        let part_of_all = self.look_at_some(table, part, &mut |key, value| {
+        let part_of_all = self.look_at_some(table, part, budget, &mut |key, value| {
             if !self.owns(key) {
                 replicas += 1;
-                return;
+                return 0;
             }
             keys += 1;
             key_bytes += key.len();
             value_bytes += pool.footprint(value);
             shared += u64::from(pool.references(value) > 1);
+            0
         });
         lines.push(line(0, "table", name));
         lines.push(line(1, "stored now", format!(
@@ -166,8 +200,19 @@ impl Engine {
             }
         }
         let mut joined = false;
-        for id in self.views.catalog.writers_within(table, part) {
-            joined |= self.explain_join(id, part, may_read, lines);
+        let writers = self.views.catalog.writers_within(table, part);
+        for (at, &id) in writers.iter().enumerate() {
+            if budget.joins == 0 {
+                let left = writers.len() - at;
+                lines.push(line(
+                    1,
+                    "join",
+                    format!("and up to {left} more: ask for a part of the range"),
+                ));
+                joined = true;
+                break;
+            }
+            joined |= self.explain_join(id, part, may_read, budget, lines);
         }
         if !joined {
             lines.push(line(1, "freshness", String::from("base data: no join gives keys here")));
@@ -180,11 +225,13 @@ impl Engine {
         id: u32,
         part: &KeyRange,
         may_read: &MayRead<'_>,
+        budget: &mut Budget,
         lines: &mut Vec<ExplainLine>,
     ) -> bool {
         let join = self.views.catalog.join(id);
         let plan = &join.plan;
         let Some(fixed) = fixed_slots(&plan.join.output, part) else { return false };
+        budget.joins -= 1;
         lines.push(line(1, "join", format!("'{}': {}", join.name, join.canonical)));
         let bound: Vec<_> = fixed
             .iter()
@@ -221,26 +268,32 @@ impl Engine {
                 Some(span) => {
                     let (mut keys, mut rows) = (0u64, 0u64);
                     let (mut unreadable, mut useless) = (Vec::new(), Vec::new());
+                    let pool = &self.store.pool;
                     let mut row = Vec::new();
-                    let part_of_all = self.look_at_some(*table, &span, &mut |key, value| {
-                        if !source.pattern.matches(key) {
-                            return;
-                        }
-                        keys += 1;
-                        let seen = match source.lens.is_some() {
-                            true => look(source, &self.store.pool, key, value, &mut row),
-                            false => Look::Row,
-                        };
-                        let counts = seen == Look::Row
-                            && (!tells || plan.takes(&self.store.pool, key, value));
-                        rows += u64::from(counts);
-                        if !counts && seen == Look::Row && useless.len() < UNREADABLE_MAX {
-                            useless.push(shown(key));
-                        }
-                        if seen == Look::Unreadable && unreadable.len() < UNREADABLE_MAX {
-                            unreadable.push(shown(key));
-                        }
-                    });
+                    let part_of_all =
+                        self.look_at_some(*table, &span, budget, &mut |key, value| {
+                            if !source.pattern.matches(key) {
+                                return 0;
+                            }
+                            keys += 1;
+                            let seen = match source.lens.is_some() {
+                                true => look(source, pool, key, value, &mut row),
+                                false => Look::Row,
+                            };
+                            let counts =
+                                seen == Look::Row && (!tells || plan.takes(pool, key, value));
+                            rows += u64::from(counts);
+                            if !counts && seen == Look::Row && useless.len() < UNREADABLE_MAX {
+                                useless.push(shown(key));
+                            }
+                            if seen == Look::Unreadable && unreadable.len() < UNREADABLE_MAX {
+                                unreadable.push(shown(key));
+                            }
+                            match source.lens.is_some() || tells {
+                                true => pool.view(pool.content(value)).len(),
+                                false => 0,
+                            }
+                        });
                     let read = shown_range(&span);
                     let mut text = format!(
                         "{shown_source} reads {read}: {part_of_all}{keys} matching keys stored"
@@ -264,7 +317,9 @@ impl Engine {
             lines.push(line(2, "source", text));
         }
         let mut down = BTreeMap::new();
-        self.down_behind(id, &mut BTreeSet::new(), &mut down);
+        if self.base.loads.sources.is_any_down() {
+            self.down_behind(id, budget, &mut BTreeSet::new(), &mut down);
+        }
         for (name, reason) in down {
             lines.push(line(2, "stale", format!("'{name}' is down: {reason}")));
         }
@@ -280,12 +335,14 @@ impl Engine {
     fn down_behind<'a>(
         &'a self,
         join: u32,
+        budget: &mut Budget,
         seen: &mut BTreeSet<u32>,
         down: &mut BTreeMap<&'a str, &'a str>,
     ) {
-        if !seen.insert(join) {
+        if budget.keys == 0 || !seen.insert(join) {
             return;
         }
+        budget.keys -= 1;
         for &table in &self.views.catalog.join(join).plan.source_tables {
             let Some(role) = self.views.catalog.role(table) else { continue };
             if let Some(data) = self.base.loads.own(table)
@@ -294,7 +351,7 @@ impl Engine {
                 down.insert(data.source(), reason);
             }
             for &writer in &role.writers {
-                self.down_behind(writer, seen, down);
+                self.down_behind(writer, budget, seen, down);
             }
         }
     }

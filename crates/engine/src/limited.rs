@@ -282,11 +282,11 @@ impl Engine {
         if level == plan.value_source() {
             let mut key = Vec::new();
             let reverse = best.reverse;
-            self.rows_in_order(join, level, &span, reverse, &mut |row| {
+            self.rows_in_order(join, level, &span, reverse, &mut |row, weight| {
                 if best.rows == 0 {
                     return ControlFlow::Break(());
                 }
-                best.rows -= 1;
+                best.rows = best.rows.saturating_sub(weight);
                 let mut inner = *bindings;
                 key.clear();
                 let gives = row.is_some_and(|row| source.bind(row, &mut inner))
@@ -301,11 +301,11 @@ impl Engine {
             return best.rows > 0;
         }
         let (mut text, mut ends) = (Vec::new(), Vec::new());
-        self.rows_in_order(join, level, &span, false, &mut |row| {
+        self.rows_in_order(join, level, &span, false, &mut |row, weight| {
             if best.rows == 0 {
                 return ControlFlow::Break(());
             }
-            best.rows -= 1;
+            best.rows = best.rows.saturating_sub(weight);
             if let Some(row) = row {
                 text.extend_from_slice(row);
                 ends.push(text.len());

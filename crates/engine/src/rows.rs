@@ -24,8 +24,12 @@ use headwater_store::{Scan, TableId};
 /// So many keys of no use are read on end before the next that may be of use is looked for.
 const USELESS_MAX: u32 = 8;
 
-/// Takes a key, the row that it gives, if it gives one, and its value.
-pub(crate) type EachRow<'e> = dyn FnMut(&[u8], Option<&[u8]>, ValueRef) -> ControlFlow<()> + 'e;
+/// A key whose value is looked at counts as one row more for each so many bytes of that: reading them takes as long.
+pub(crate) const BYTES_A_ROW: usize = 1024;
+
+/// Takes a key, the row that it gives, if it gives one, its value, and as how many rows it counts.
+pub(crate) type EachRow<'e> =
+    dyn FnMut(&[u8], Option<&[u8]>, ValueRef, usize) -> ControlFlow<()> + 'e;
 
 /// Which keys of a source are looked at, and in which order.
 #[derive(Clone, Copy)]
@@ -70,6 +74,11 @@ pub(crate) fn look(
         _ => Cow::Owned(view.to_vec()),
     };
     source.look(key, &bytes, row)
+}
+
+/// As how many rows a key counts whose value is looked at.
+fn weight_of(pool: &Pool, value: ValueRef) -> usize {
+    1 + pool.view(pool.content(value)).len() / BYTES_A_ROW
 }
 
 /// The rows of a source that a change of a key takes and brings. The key matches the source's pattern.
@@ -138,14 +147,14 @@ pub(crate) fn lead(key: &[u8], components: usize) -> Option<&[u8]> {
 
 impl Engine {
     /// Calls `each` with the rows of the keys in `span`, of a source that no join writes, until it says that it wants no more; with
-    /// nothing where a key gives no row.
+    /// nothing where a key gives no row, and with as how many rows it counts.
     pub(crate) fn rows_in_order(
         &mut self,
         join: u32,
         source: usize,
         span: &KeyRange,
         reverse: bool,
-        each: &mut dyn FnMut(Option<&[u8]>) -> ControlFlow<()>,
+        each: &mut dyn FnMut(Option<&[u8]>, usize) -> ControlFlow<()>,
     ) {
         let plan = self.views.catalog.join(join).plan.clone();
         let source_of = plan.source(source);
@@ -156,13 +165,13 @@ impl Engine {
         let table = self.store.table(plan.source_tables[source]);
         let _ = table.scan(&scan, &mut key, &mut |key, value| {
             if !source_of.pattern.matches(key) {
-                return each(None);
+                return each(None, 1);
             }
             if source_of.lens.is_none() {
-                return each(Some(key));
+                return each(Some(key), 1);
             }
             let is_row = look(source_of, pool, key, value, &mut row) == Look::Row;
-            each(is_row.then_some(&row[..]))
+            each(is_row.then_some(&row[..]), weight_of(pool, value))
         });
         self.scratch.key_room = key;
         self.scratch.row_room = row;
@@ -186,12 +195,13 @@ impl Engine {
         let mut unreadable = 0;
         let mut on_row = |pool: &Pool, key: &[u8], value: ValueRef| {
             if source_of.lens.is_none() {
-                return each(key, Some(key), value);
+                return each(key, Some(key), value, 1);
             }
             let matches = source_of.pattern.matches(key);
+            let weight = if matches { weight_of(pool, value) } else { 1 };
             let seen = matches.then(|| look(source_of, pool, key, value, &mut row));
             unreadable += u64::from(seen == Some(Look::Unreadable));
-            each(key, (seen == Some(Look::Row)).then_some(&row[..]), value)
+            each(key, (seen == Some(Look::Row)).then_some(&row[..]), value, weight)
         };
         let mut done = Ok(());
         if merged || (self.views.from_scratch && !installed.upstream[source].is_empty()) {

@@ -122,8 +122,8 @@ pub(crate) fn tables(
                 write_number("keys", table.keys, reply);
             }
         }
-        Tables::Info { name } => match engine.tables().iter().find(|table| table.name == name) {
-            Some(table) => write_table(table, reply),
+        Tables::Info { name } => match engine.table(name) {
+            Some(table) => write_table(&table, reply),
             None => reply.error("ERR", format_args!("no table is named '{}'", name.escape_ascii())),
         },
     }

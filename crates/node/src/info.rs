@@ -4,7 +4,7 @@ use crate::node::Node;
 use alloc::string::String;
 use core::fmt::Write;
 use headwater_command::Reply;
-use headwater_engine::Engine;
+use headwater_engine::{Engine, Stats};
 
 /// The parts of INFO that a node tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,17 +40,17 @@ impl InfoSection {
 }
 
 impl Node {
-    /// Appends the lines of one section of INFO, its title first, each with its line end.
-    pub fn write_info(&self, section: InfoSection, out: &mut String) {
-        let written = write_section(&self.engine, section, out);
+    /// Appends the lines of one section of INFO, its title first, each with its line end. `stats` are the engine's, which cost a walk
+    /// through all tables: one for all sections.
+    pub fn write_info(&self, section: InfoSection, stats: &Stats, out: &mut String) {
+        let written = write_section(&self.engine, section, stats, out);
         debug_assert!(written.is_ok(), "a String takes all text");
     }
 }
 
 /// What the data takes, by kind, in bytes, with the names that INFO and MEMORY STATS give the kinds.
 #[must_use]
-pub fn memory_kinds(engine: &Engine) -> [(&'static str, u64); 7] {
-    let stats = engine.stats();
+pub fn memory_kinds(engine: &Engine, stats: &Stats) -> [(&'static str, u64); 7] {
     let values = engine.value_memory();
     let spare = (values.taken as u64).saturating_sub(stats.value_bytes + values.untouched as u64);
     [
@@ -64,9 +64,13 @@ pub fn memory_kinds(engine: &Engine) -> [(&'static str, u64); 7] {
     ]
 }
 
-fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> core::fmt::Result {
+fn write_section(
+    engine: &Engine,
+    section: InfoSection,
+    stats: &Stats,
+    out: &mut String,
+) -> core::fmt::Result {
     write!(out, "# {}\r\n", section.title())?;
-    let stats = engine.stats();
     match section {
         InfoSection::Keyspace => {
             if stats.keys > 0 {
@@ -85,7 +89,7 @@ fn write_section(engine: &Engine, section: InfoSection, out: &mut String) -> cor
                 ("updater_targets", stats.updater_targets),
                 ("status_ranges", stats.status_ranges),
             ];
-            for (title, number) in numbers.into_iter().chain(stats.counters) {
+            for (title, number) in numbers.into_iter().chain(stats.counters.iter().copied()) {
                 write!(out, "{}:{number}\r\n", Field(title))?;
             }
         }
@@ -132,6 +136,13 @@ pub struct LineName<'n>(pub &'n [u8]);
 
 impl core::fmt::Display for LineName<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let is_plain =
+            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        if self.0.iter().all(is_plain)
+            && let Ok(plain) = core::str::from_utf8(self.0)
+        {
+            return f.write_str(plain);
+        }
         for (at, part) in self.0.split(|byte| *byte == b':').enumerate() {
             f.write_str(if at > 0 { r"\x3a" } else { "" })?;
             write!(f, "{}", part.escape_ascii())?;
@@ -145,6 +156,9 @@ struct Field(&'static str);
 
 impl core::fmt::Display for Field {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if !self.0.contains([' ', '-']) {
+            return f.write_str(self.0);
+        }
         for letter in self.0.chars() {
             f.write_char(if matches!(letter, ' ' | '-') { '_' } else { letter })?;
         }
@@ -161,8 +175,9 @@ fn write_list(numbers: &[(&'static str, u64)], out: &mut String) -> core::fmt::R
 }
 
 pub(crate) fn memory_stats(engine: &Engine, reply: &mut impl Reply) {
-    let kinds = memory_kinds(engine);
-    let keys = engine.key_count();
+    let stats = engine.stats();
+    let kinds = memory_kinds(engine, &stats);
+    let keys = stats.keys;
     let total: u64 = kinds.iter().map(|(_, bytes)| bytes).sum();
     reply.map(3 + kinds.len());
     let numbers = [

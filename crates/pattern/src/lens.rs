@@ -12,13 +12,15 @@
 //!   component is no source key.
 //!
 //! # Cost
-//! A look at a field of a JSON document reads the document once, as far as its end, and keeps that field alone.
+//! A look at the fields of a JSON document reads the document once, as far as its end, whatever their number; what a path with several steps
+//! leads into is read once more for each of them.
 
 use crate::pattern::fits;
 use crate::{Bindings, Pattern, SlotId};
 use alloc::vec::Vec;
 use headwater_base::Ordered;
 use headwater_base::key::SEPARATOR;
+use json::Document;
 
 pub use filter::{Comparison, Filter, Literal, Operand};
 pub use json::{Path, Step};
@@ -78,12 +80,13 @@ pub struct Lens {
 impl Lens {
     /// Looks at a key and its value, and appends the row that they give to `row`. The key matches the pattern.
     pub fn look(&self, pattern: &Pattern, key: &[u8], value: &[u8], row: &mut Vec<u8>) -> Look {
+        let document = Document::new(value, self);
         if let Some(filter) = &self.filter {
             let mut bindings = Bindings::new();
             if filter.has_slots() {
                 pattern.bind(key, &mut bindings);
             }
-            if filter.holds(value, &bindings) != Some(true) {
+            if filter.holds(&document, &bindings) != Some(true) {
                 return Look::Excluded;
             }
         }
@@ -92,7 +95,7 @@ impl Lens {
         let mut lengths = Vec::new();
         for bind in &self.binds {
             let from = row.len();
-            if !bind.component(value, row) {
+            if !bind.component(&document, row) {
                 row.truncate(start);
                 return Look::Unreadable;
             }
@@ -100,6 +103,25 @@ impl Lens {
         }
         row.extend_from_slice(&lengths);
         Look::Row
+    }
+
+    /// The paths of all fields that it looks at, each once.
+    fn paths(&self) -> Vec<&Path> {
+        let mut paths = Vec::new();
+        if let Some(filter) = &self.filter {
+            filter.paths(&mut paths);
+        }
+        paths.extend(self.binds.iter().filter_map(|bind| match &bind.field {
+            Field::Json(path) => Some(path),
+            Field::Value => None,
+        }));
+        let mut each_once = Vec::new();
+        for path in paths {
+            if !each_once.contains(&path) {
+                each_once.push(path);
+            }
+        }
+        each_once
     }
 
     /// The key of a row.
@@ -143,16 +165,16 @@ fn length(bytes: &[u8]) -> usize {
 
 impl Bind {
     /// Appends the component that a value gives; `false`, with `out` as it was, where it gives none.
-    fn component(&self, value: &[u8], out: &mut Vec<u8>) -> bool {
+    fn component(&self, document: &Document<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         let found = match &self.field {
             Field::Value => None,
-            Field::Json(path) => match path.find(value).and_then(json::Found::into_text) {
+            Field::Json(path) => match document.find(path).and_then(json::Found::into_text) {
                 Some(text) => Some(text),
                 None => return false,
             },
         };
-        let text = found.as_deref().unwrap_or(value);
+        let text = found.as_deref().unwrap_or(document.value);
         let given = match self.form {
             Some(form) => form.encode(text, out),
             None => {

@@ -28,5 +28,5 @@ pub mod tree;
 pub use chunks::Chunks;
 pub use index::Index;
 pub use slab::Slab;
-pub use store::{Store, TableId, WARM_MAX};
+pub use store::{Store, TableId, TablePart, WARM_MAX};
 pub use table::{GroupId, Note, Scan, Sizes, Table};

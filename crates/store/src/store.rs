@@ -4,7 +4,8 @@ use crate::compact::Compaction;
 use crate::table::{Note, Scan, Table, Trail};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::ops::ControlFlow;
+use core::cell::Cell;
+use core::ops::{Bound, ControlFlow};
 use hashbrown::HashTable;
 use headwater_base::hash::Secret;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most};
@@ -14,6 +15,9 @@ use headwater_pool::{Pool, ValueRef};
 /// A table. Valid while the table has keys or is pinned.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TableId(pub u32);
+
+/// A table, and the part `[first, last)` of a range that falls to it.
+pub type TablePart = (TableId, Vec<u8>, Vec<u8>);
 
 /// Most keys that one [`Store::warm`] fetches for.
 pub const WARM_MAX: usize = 16;
@@ -42,6 +46,8 @@ pub struct Store<N> {
     secret: Secret,
     /// Tables that are made are marked.
     mark_new: bool,
+    /// How many tables, and parts of ranges, were come by.
+    visited: Cell<u64>,
 }
 
 impl<N: Note> Store<N> {
@@ -63,6 +69,7 @@ impl<N: Note> Store<N> {
             order: BTreeMap::new(),
             secret,
             mark_new: false,
+            visited: Cell::new(0),
         }
     }
 
@@ -256,7 +263,14 @@ impl<N: Note> Store<N> {
     pub fn tables(&self) -> impl Iterator<Item = (TableId, &Table<N>)> {
         core::iter::once(&0)
             .chain(self.order.values())
+            .inspect(|_| self.visited.update(|visited| visited + 1))
             .map(|&id| (TableId(id), self.table(TableId(id))))
+    }
+
+    /// How many tables were come by, here and there, in going through several: what that costs where there are very many.
+    #[must_use]
+    pub fn visited(&self) -> u64 {
+        self.visited.get()
     }
 
     /// Whether a table is kept though it has no keys.
@@ -268,41 +282,71 @@ impl<N: Note> Store<N> {
     /// The tables that may hold keys of `[first, last)`, each with the part that falls to it,
     /// in key order. The unnamed table occurs once for each gap between named ones (S1).
     #[must_use]
-    pub fn parts(&self, first: &[u8], last: &[u8]) -> Vec<(TableId, Vec<u8>, Vec<u8>)> {
-        if let Some(at) = first.iter().position(|&byte| byte == SEPARATOR) {
-            let prefix = &first[..=at];
-            if last.starts_with(prefix) || end_at_most(last, &prefix_end(prefix)) {
-                let part = |id| (id, first.to_vec(), last.to_vec());
-                return self.find(prefix).map(part).into_iter().collect();
+    pub fn parts(&self, first: &[u8], last: &[u8]) -> Vec<TablePart> {
+        self.walk(first, last).collect()
+    }
+
+    /// As [`Store::parts`], of which each is looked for when it is asked for: who stops early has not gone through all tables.
+    pub fn walk(&self, first: &[u8], last: &[u8]) -> impl Iterator<Item = TablePart> {
+        let mut left = Some((first.to_vec(), last.to_vec()));
+        core::iter::from_fn(move || {
+            let (first, last) = left.take()?;
+            let (table, until) = self.first_part(&first, &last)?;
+            if until != last {
+                left = Some((until.clone(), last));
             }
+            Some((table, first, until))
+        })
+    }
+
+    /// As [`Store::walk`], the last part first.
+    fn walk_back(&self, first: &[u8], last: &[u8]) -> impl Iterator<Item = TablePart> {
+        let mut left = Some((first.to_vec(), last.to_vec()));
+        core::iter::from_fn(move || {
+            let (first, last) = left.take()?;
+            let (table, from) = self.last_part(&first, &last)?;
+            if from > first {
+                left = Some((first, from.clone()));
+            }
+            Some((table, from, last))
+        })
+    }
+
+    /// The part with which `[first, last)` begins: its table, and where it ends.
+    fn first_part(&self, first: &[u8], last: &[u8]) -> Option<(TableId, Vec<u8>)> {
+        self.visited.update(|visited| visited + 1);
+        if !before_end(first, last) {
+            return None;
         }
-        let mut parts = Vec::new();
-        let mut at = first.to_vec();
-        // A table whose prefix is below `first` may still reach into the range.
-        let begin = match first.iter().position(|&byte| byte == SEPARATOR) {
-            Some(at) => first[..=at].to_vec(),
-            None => first.to_vec(),
-        };
-        for (prefix, &id) in self.order.range(begin..) {
-            if !before_end(prefix, last) {
-                break;
-            }
-            if *prefix > at {
-                parts.push((Self::UNNAMED, at, prefix.clone()));
-                at = prefix.clone();
-            }
+        let prefix = first.iter().position(|&byte| byte == SEPARATOR).map(|at| &first[..=at]);
+        if let Some(prefix) = prefix
+            && let Some(table) = self.find(prefix)
+        {
             let end = prefix_end(prefix);
             let until = if end_at_most(last, &end) { last.to_vec() } else { end };
-            parts.push((TableId(id), at, until.clone()));
-            at = until;
-            if at.is_empty() {
-                return parts;
-            }
+            return Some((table, until));
         }
-        if before_end(&at, last) {
-            parts.push((Self::UNNAMED, at, last.to_vec()));
+        let mut behind = self.order.range::<[u8], _>((Bound::Excluded(first), Bound::Unbounded));
+        let next = behind.next().map(|(prefix, _)| &prefix[..]);
+        let until = next.filter(|next| before_end(next, last));
+        Some((Self::UNNAMED, until.unwrap_or(last).to_vec()))
+    }
+
+    /// The part with which `[first, last)` ends: its table, and where it begins.
+    fn last_part(&self, first: &[u8], last: &[u8]) -> Option<(TableId, Vec<u8>)> {
+        self.visited.update(|visited| visited + 1);
+        if !before_end(first, last) {
+            return None;
         }
-        parts
+        let until = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(last) };
+        let before = self.order.range::<[u8], _>((Bound::Unbounded, until)).next_back();
+        let Some((prefix, &id)) = before else { return Some((Self::UNNAMED, first.to_vec())) };
+        let end = prefix_end(prefix);
+        let (table, from) = match end_at_most(last, &end) {
+            true => (TableId(id), prefix),
+            false => (Self::UNNAMED, &end),
+        };
+        Some((table, first.max(from).to_vec()))
     }
 
     /// Calls `each` with every key of `[first, last)` in order, or greatest first, until it
@@ -315,15 +359,14 @@ impl<N: Note> Store<N> {
         each: &mut impl FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut key = Vec::new();
-        let mut parts = self.parts(first, last);
-        if reverse {
-            parts.reverse();
-        }
-        for (id, from, to) in parts {
+        let mut scan = |(id, from, to): TablePart| {
             let scan = Scan { pool: &self.pool, first: &from, last: &to, reverse };
-            self.table(id).scan(&scan, &mut key, each)?;
+            self.table(id).scan(&scan, &mut key, each)
+        };
+        match reverse {
+            true => self.walk_back(first, last).try_for_each(&mut scan),
+            false => self.walk(first, last).try_for_each(&mut scan),
         }
-        ControlFlow::Continue(())
     }
 
     /// Removes every key of one table and releases the values.

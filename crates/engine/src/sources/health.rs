@@ -48,6 +48,11 @@ impl Sources {
         woken
     }
 
+    /// Whether some source is down.
+    pub(crate) fn is_any_down(&self) -> bool {
+        self.map.values().any(|source| matches!(source.health, Health::Down(_)))
+    }
+
     /// Why what a source has given may be out of date.
     pub(crate) fn down(&self, source: &str) -> Option<&str> {
         match &self.map.get(source)?.health {

@@ -4,7 +4,7 @@
 //! only what is true counts. Texts compare by bytes, numbers exactly. A value that is not looked into as JSON is a text, and a
 //! number where it reads as one; what it is compared with says which is meant.
 
-use super::json::Found;
+use super::json::{Document, Found, Path};
 use super::{Field, SlotId};
 use crate::Bindings;
 use alloc::boxed::Box;
@@ -113,9 +113,24 @@ impl Filter {
         }
     }
 
+    /// Takes the paths of the fields that it looks at.
+    pub(super) fn paths<'f>(&'f self, into: &mut Vec<&'f Path>) {
+        match self {
+            Self::All(all) | Self::Any(all) => all.iter().for_each(|each| each.paths(into)),
+            Self::Not(inner) => inner.paths(into),
+            Self::Compare(operand, ..)
+            | Self::In(operand, _)
+            | Self::Prefix(operand, _)
+            | Self::Exists(operand) => {
+                if let Operand::Field(Field::Json(path)) = operand {
+                    into.push(path);
+                }
+            }
+        }
+    }
+
     /// Whether it holds for a value, under the bindings of its key; `None`: unknown.
-    #[must_use]
-    pub fn holds(&self, value: &[u8], bindings: &Bindings<'_>) -> Option<bool> {
+    pub(super) fn holds<'v>(&self, value: &Document<'v>, bindings: &Bindings<'v>) -> Option<bool> {
         match self {
             Self::All(all) => {
                 let mut known = Some(true);
@@ -187,10 +202,10 @@ pub(super) enum Seen<'v> {
 }
 
 impl Operand {
-    fn look<'v>(&self, value: &'v [u8], bindings: &Bindings<'v>) -> Option<Seen<'v>> {
+    fn look<'v>(&self, value: &Document<'v>, bindings: &Bindings<'v>) -> Option<Seen<'v>> {
         match self {
-            Self::Field(Field::Value) => Some(Seen::Plain(value)),
-            Self::Field(Field::Json(path)) => path.find(value).map(Seen::Json),
+            Self::Field(Field::Value) => Some(Seen::Plain(value.value)),
+            Self::Field(Field::Json(path)) => value.find(path).map(Seen::Json),
             Self::Slot(slot) => bindings.get(*slot).map(Seen::Plain),
         }
     }

@@ -1,11 +1,13 @@
-//! One field of a JSON document, by its path.
+//! Fields of a JSON document, by their paths.
 
+use super::Lens;
 use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use core::fmt;
 use headwater_base::Decimal;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// A way into a JSON document, from its top.
@@ -50,24 +52,82 @@ impl Found {
     }
 }
 
-impl Path {
-    /// What the path leads to in a document; `None` where it leads to nothing or to null, or the value is no JSON.
-    pub(super) fn find(&self, document: &[u8]) -> Option<Found> {
-        let mut reader = serde_json::Deserializer::from_slice(document);
-        let found = Way(&self.steps).deserialize(&mut reader).ok()?;
-        reader.end().ok()?;
-        let raw = found?.get();
-        match raw.as_bytes().first()? {
-            b'"' => serde_json::from_str::<Cow<'_, str>>(raw)
-                .ok()
-                .map(|text| Found::Text(text.into_owned().into_bytes())),
-            b't' => Some(Found::Bool(true)),
-            b'f' => Some(Found::Bool(false)),
-            b'n' => None,
-            b'{' | b'[' => Some(Found::Parts),
-            _ => number(raw.as_bytes()).map(Found::Number),
-        }
+/// Paths with more steps lead to nothing.
+const STEPS_MAX: usize = 127;
+
+/// A value that is read when the first of its fields is asked for, for all paths of a lens at once.
+pub(super) struct Document<'v> {
+    pub(super) value: &'v [u8],
+    lens: &'v Lens,
+    fields: OnceCell<Vec<(&'v Path, Option<&'v str>)>>,
+}
+
+impl<'v> Document<'v> {
+    pub(super) fn new(value: &'v [u8], lens: &'v Lens) -> Self {
+        Self { value, lens, fields: OnceCell::new() }
     }
+
+    /// What a path of the lens leads to; `None` where it leads to nothing or to null, or the value is no JSON.
+    pub(super) fn find(&self, path: &Path) -> Option<Found> {
+        let fields = self.fields.get_or_init(|| {
+            let paths = self.lens.paths();
+            let found = find_all(self.value, &paths);
+            paths.into_iter().zip(found).collect()
+        });
+        let (_, text) = fields.iter().find(|(other, _)| *other == path)?;
+        text.and_then(found)
+    }
+}
+
+/// The texts to which paths lead in a document; nothing where it is no JSON.
+///
+/// A value is JSON if it is UTF-8 and has JSON's grammar. What its parts mean, a number beyond all bounds for example or half of a
+/// surrogate pair, is the business of the paths that lead to them alone. So which paths are asked for changes nothing for the others.
+fn find_all<'v>(document: &'v [u8], paths: &[&Path]) -> Vec<Option<&'v str>> {
+    let mut found = alloc::vec![None; paths.len()];
+    let Ok(text) = core::str::from_utf8(document) else { return found };
+    let text = text.trim_matches([' ', '\t', '\r', '\n']);
+    let steps = paths.iter().enumerate().map(|(at, path)| (at, &path.steps[..]));
+    let ways: Vec<_> = steps.filter(|(_, steps)| steps.len() <= STEPS_MAX).collect();
+    for (at, steps) in &ways {
+        found[*at] = steps.is_empty().then_some(text);
+    }
+    if read(text, &ways, &mut found).is_none() {
+        found.fill(None);
+    }
+    found
+}
+
+/// A path, by its number, and those of its steps that are left.
+type Way<'p> = (usize, &'p [Step]);
+
+/// Goes the ways into a text; `None` where it is no JSON.
+fn read<'v>(text: &'v str, ways: &[Way<'_>], found: &mut [Option<&'v str>]) -> Option<()> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    match text.as_bytes().first()? {
+        b'{' => reader.deserialize_map(Walk { ways, found }),
+        b'[' => reader.deserialize_seq(Walk { ways, found }),
+        _ => reader.deserialize_ignored_any(IgnoredAny).map(drop),
+    }
+    .ok()?;
+    reader.end().ok()
+}
+
+/// What a text of JSON says.
+fn found(raw: &str) -> Option<Found> {
+    match raw.as_bytes().first()? {
+        b'"' => text_of(raw).map(|text| Found::Text(text.into_owned().into_bytes())),
+        b't' => Some(Found::Bool(true)),
+        b'f' => Some(Found::Bool(false)),
+        b'n' => None,
+        b'{' | b'[' => Some(Found::Parts),
+        _ => number(raw.as_bytes()).map(Found::Number),
+    }
+}
+
+/// What a text in quotes says.
+fn text_of(quoted: &str) -> Option<Cow<'_, str>> {
+    serde_json::from_str(quoted).ok()
 }
 
 /// A JSON number, which may have an exponent, if its plain text is short enough to be a number here.
@@ -105,75 +165,72 @@ fn number(text: &[u8]) -> Option<Decimal> {
     Decimal::parse(&plain)
 }
 
-/// The steps that are left.
-struct Way<'p>(&'p [Step]);
+/// Goes into an object or a list.
+struct Walk<'w, 'v> {
+    ways: &'w [Way<'w>],
+    found: &'w mut [Option<&'v str>],
+}
 
-impl<'de> DeserializeSeed<'de> for Way<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn deserialize<D: Deserializer<'de>>(self, document: D) -> Result<Self::Value, D::Error> {
-        if self.0.is_empty() {
-            return serde::Deserialize::deserialize(document).map(Some);
+impl<'v> Walk<'_, 'v> {
+    /// Goes on into a part, with the ways that lead into it. Of several members of one name the last counts.
+    fn enter(&mut self, part: &'v RawValue, leads: impl Fn(&Step) -> bool) {
+        let ways = self.ways.iter().filter_map(|(at, steps)| {
+            let (step, rest) = steps.split_first()?;
+            leads(step).then_some((*at, rest))
+        });
+        let ways: Vec<_> = ways.collect();
+        for (at, rest) in &ways {
+            self.found[*at] = rest.is_empty().then_some(part.get());
         }
-        document.deserialize_any(self)
+        if ways.iter().any(|(_, rest)| !rest.is_empty()) {
+            // It has the grammar, or the reader would not have given it.
+            let _ = read(part.get(), &ways, self.found);
+        }
+    }
+
+    fn is_led(&self, leads: impl Fn(&Step) -> bool) -> bool {
+        self.ways.iter().any(|(_, steps)| steps.first().is_some_and(&leads))
     }
 }
 
-impl<'de> Visitor<'de> for Way<'_> {
-    type Value = Option<&'de RawValue>;
+impl<'v> Visitor<'v> for Walk<'_, 'v> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-            match self.0.split_first() {
-                Some((Step::Member(wanted), rest)) if *name == **wanted => {
-                    found = map.next_value_seed(Way(rest))?;
-                }
-                _ => drop(map.next_value::<IgnoredAny>()?),
+    fn visit_map<A: MapAccess<'v>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<&RawValue>()? {
+            let name = name.get();
+            let plain = name.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
+            let name = match plain.filter(|name| !name.contains('\\')) {
+                Some(plain) => Some(Cow::Borrowed(plain)),
+                None => text_of(name),
+            };
+            let leads = |step: &Step| matches!((step, &name), (Step::Member(wanted), Some(name)) if *wanted == **name);
+            if self.is_led(leads) {
+                self.enter(map.next_value()?, leads);
+            } else {
+                map.next_value::<IgnoredAny>()?;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        if let Some((&Step::Element(wanted), rest)) = self.0.split_first() {
-            for _ in 0..wanted {
-                if list.next_element::<IgnoredAny>()?.is_none() {
-                    return Ok(None);
-                }
+    fn visit_seq<A: SeqAccess<'v>>(mut self, mut list: A) -> Result<(), A::Error> {
+        for at in 0.. {
+            let leads = |step: &Step| *step == Step::Element(at);
+            if self.is_led(leads) {
+                let Some(part) = list.next_element()? else { break };
+                self.enter(part, leads);
+            } else if list.next_element::<IgnoredAny>()?.is_none() {
+                break;
             }
-            found = list.next_element_seed(Way(rest))?.flatten();
         }
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(found)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
+        Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

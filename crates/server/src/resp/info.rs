@@ -5,9 +5,11 @@ use super::stats::{Calls, all_specs};
 use super::{ShardService, Turn, encoder};
 use crate::config::Percentiles;
 use crate::resp::parts::Figures;
+use core::cell::OnceCell;
 use core::fmt::Write;
 use headwater_base::Shard;
 use headwater_command::{Args, Reply};
+use headwater_engine::Stats;
 use headwater_node::{InfoSection, LineName};
 
 /// The sections, in order; those not shown unless asked for come with `false`.
@@ -40,28 +42,38 @@ impl ShardService {
         let everything = named("all") || named("everything");
         let usual = sections.is_empty() || named("default");
         let wanted = |name: &str, is_usual: bool| everything || (usual && is_usual) || named(name);
-        let mut text = String::new();
-        for (name, is_usual) in SECTIONS {
+        let (mut text, stats) = (String::new(), OnceCell::new());
+        for (name, is_usual) in SECTIONS.into_iter().chain([("keyspace", true)]) {
             if wanted(name, is_usual) {
-                self.write_section(name, work, &mut text);
+                self.write_section(name, &stats, work, &mut text);
             }
-        }
-        if wanted("keyspace", true) {
-            self.write_section("keyspace", work, &mut text);
         }
         encoder(work).verbatim(*b"txt", text.as_bytes());
     }
 
-    fn write_section(&mut self, name: &str, work: &Turn<'_>, out: &mut String) {
+    /// Appends a section. What the engine tells of all tables is asked for once, by the first section that has some of it.
+    fn write_section(
+        &mut self,
+        name: &str,
+        stats: &OnceCell<Stats>,
+        work: &Turn<'_>,
+        out: &mut String,
+    ) {
         if !out.is_empty() {
             out.push_str("\r\n");
         }
         match name {
             "server" => self.write_server(work, out),
             "clients" => self.write_clients(work, out),
-            "memory" => self.write_memory(work, out),
+            "memory" => {
+                let stats = stats.get_or_init(|| self.node.engine().stats());
+                self.write_memory(stats, work, out);
+            }
             "persistence" => self.stores.write_persistence(out),
-            "stats" => self.write_stats(out),
+            "stats" => {
+                let stats = stats.get_or_init(|| self.node.engine().stats());
+                self.write_stats(stats, out);
+            }
             "replication" => {
                 out.push_str("# Replication\r\n");
                 line(out, "role", "master");
@@ -83,14 +95,20 @@ impl ShardService {
                 line(out, "cluster_enabled", u8::from(self.stores.is_clustered()));
                 self.write_node(out);
             }
-            "engine" => self.node.write_info(InfoSection::Engine, out),
-            "joins" => self.node.write_info(InfoSection::Joins, out),
             "flows" => self.write_flows(out),
             "sources" => self.write_sources(out),
             "shards" => self.write_shards(out),
-            "functions" => self.node.write_info(InfoSection::Functions, out),
-            "tables" => self.node.write_info(InfoSection::Tables, out),
-            _ => self.node.write_info(InfoSection::Keyspace, out),
+            of_data => {
+                let section = match of_data {
+                    "engine" => InfoSection::Engine,
+                    "joins" => InfoSection::Joins,
+                    "functions" => InfoSection::Functions,
+                    "tables" => InfoSection::Tables,
+                    _ => InfoSection::Keyspace,
+                };
+                let stats = stats.get_or_init(|| self.node.engine().stats());
+                self.node.write_info(section, stats, out);
+            }
         }
     }
 
@@ -211,9 +229,8 @@ impl ShardService {
         line(out, "tracking_clients", self.pushes.tracking.counts()[0]);
     }
 
-    fn write_stats(&self, out: &mut String) {
+    fn write_stats(&self, engine: &Stats, out: &mut String) {
         let (channels, patterns) = self.pushes.channels.counts();
-        let engine = self.node.engine().stats();
         out.push_str("# Stats\r\n");
         line(out, "total_connections_received", self.figures.stats.connections);
         let commands = self.figures.stats.commands() + self.memcached.counts.requests;

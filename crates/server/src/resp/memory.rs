@@ -13,6 +13,7 @@ use core::fmt::Write;
 use headwater_base::memory::Meter;
 use headwater_command::Reply;
 use headwater_command::number::Human;
+use headwater_engine::Stats;
 use headwater_node::memory_kinds;
 
 /// The parts, each with its name and bytes.
@@ -33,10 +34,10 @@ impl Parts {
 }
 
 impl ShardService {
-    fn parts(&self, work: &Turn<'_>) -> Parts {
+    fn parts(&self, stats: &Stats, work: &Turn<'_>) -> Parts {
         let sample = self.bound.memory_sample();
         let of_process = self.bound.gauge.common().is_none_or(CommonShare::is_first);
-        let mut all = memory_kinds(self.node.engine()).to_vec();
+        let mut all = memory_kinds(self.node.engine(), stats).to_vec();
         let dataset = all.iter().map(|(_, bytes)| bytes).sum();
         let mut clients = [0; 2];
         for other in work.peers.iter().chain([&*work.connection]) {
@@ -71,8 +72,9 @@ impl ShardService {
         Parts { sample, all, dataset, clients, of_process }
     }
 
-    pub(super) fn write_memory(&self, work: &Turn<'_>, out: &mut String) {
-        let Parts { sample, all, dataset, clients: [normal, listening], .. } = self.parts(work);
+    pub(super) fn write_memory(&self, stats: &Stats, work: &Turn<'_>, out: &mut String) {
+        let parts = self.parts(stats, work);
+        let Parts { sample, all, dataset, clients: [normal, listening], .. } = parts;
         let bound = self.bound.gauge.bound().unwrap_or(0);
         let (resident, peak) = (sample.resident, self.bound.gauge.peak().max(sample.resident));
         out.push_str("# Memory\r\n");
@@ -108,10 +110,11 @@ impl ShardService {
     }
 
     pub(super) fn memory_stats(&self, work: &mut Turn<'_>) {
-        let parts = self.parts(work);
+        let stats = self.node.engine().stats();
+        let parts = self.parts(&stats, work);
         let one = |bytes: usize| parts.of_process(bytes);
         let Parts { sample, ref all, dataset, clients: [normal, listening], .. } = parts;
-        let (keys, shards) = (self.node.engine().key_count(), self.bound.gauge.shards() as u64);
+        let (keys, shards) = (stats.keys, self.bound.gauge.shards() as u64);
         let numbers = [
             ("peak.allocated", one(self.bound.gauge.peak().max(sample.resident))),
             ("total.allocated", one(sample.allocated)),

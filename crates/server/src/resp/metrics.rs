@@ -136,7 +136,7 @@ impl ShardService {
         one("memory_resident_bytes", "What the process takes", Gauge, resident as u64);
         let labelled =
             |name: &str, help, kind, samples| Metric { name: name.to_owned(), help, kind, samples };
-        let kinds = headwater_node::memory_kinds(self.node.engine());
+        let kinds = headwater_node::memory_kinds(self.node.engine(), &stats);
         let kinds =
             kinds.iter().map(|(kind, bytes)| (vec![("kind", (*kind).to_owned())], *bytes as f64));
         metrics.push(labelled("data_bytes", "Memory of data, by kind", Gauge, kinds.collect()));

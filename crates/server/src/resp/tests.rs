@@ -218,6 +218,27 @@ fn skipped_replies_stay_skipped_while_waiting() {
 }
 
 #[test]
+fn what_is_told_of_all_tables_goes_through_them_once_or_twice() {
+    let mut stage = Stage::with(Config::default());
+    for number in 0..1000 {
+        stage.serve(0, &format!("SET t{number}|x 1\r\n"));
+    }
+    let visited = |stage: &mut Stage| {
+        let stats = stage.service.node_mut().engine().stats();
+        stats.counters.iter().find(|(name, _)| *name == "tables_visited").expect("a counter").1
+    };
+    // With the two walks that ask for the counter, of which one counts.
+    for (request, walks) in
+        [("INFO everything", 3), ("INFO server", 1), ("TABLE.INFO t7", 1), ("SCAN 0", 1)]
+    {
+        let before = visited(&mut stage);
+        assert_ne!(stage.serve(0, &format!("{request}\r\n")).0, "");
+        let tables = (visited(&mut stage) - before) / 1000;
+        assert_eq!(tables, walks, "{request}");
+    }
+}
+
+#[test]
 fn a_stream_comes_back_from_disk_and_a_restart_finds_none() {
     let place = tempfile::tempdir().unwrap();
     let mut config = Config::default();

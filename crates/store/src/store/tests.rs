@@ -1,7 +1,7 @@
 //! One law: a store with any boundaries is one ordered map.
 
 use super::*;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use headwater_base::hash::Secret;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -141,4 +141,26 @@ fn keys_that_are_made_to_collide_are_found_as_quickly_as_others() {
         // Linear probing at a load of at most three quarters: two and a half slots a find.
         assert!(read < 3 * entries, "{read} slots are read to find {entries} entries");
     }
+}
+
+#[test]
+fn who_wants_a_few_keys_does_not_go_through_all_tables() {
+    let mut store = Store::<()>::new(Secret::fixed(1));
+    for number in 0..1000 {
+        let key = alloc::format!("{number:03}|key");
+        let (table, value) = (store.table_for(key.as_bytes()), store.pool.insert(b"v"));
+        assert!(store.insert(table, key.as_bytes(), value).is_none());
+    }
+    for (reverse, keys) in [(false, ["000|key", "001|key"]), (true, ["999|key", "998|key"])] {
+        store.visited.set(0);
+        let mut found = Vec::new();
+        let _ = store.scan(b"", b"", reverse, &mut |key, _| {
+            found.push(String::from_utf8_lossy(key).into_owned());
+            if found.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!(found, keys);
+        // One of the unnamed table before, between and behind the others.
+        assert!(store.visited.get() <= 4, "{} parts were looked for", store.visited.get());
+    }
+    assert_eq!(store.parts(b"", b"").len(), 1001, "the first is the unnamed table's");
 }
