@@ -288,7 +288,7 @@ impl<N: Note> Store<N> {
 
     /// As [`Store::parts`], of which each is looked for when it is asked for: who stops early has not gone through all tables.
     pub fn walk(&self, first: &[u8], last: &[u8]) -> impl Iterator<Item = TablePart> {
-        let mut left = Some((first.to_vec(), last.to_vec()));
+        let mut left = Some((self.beyond_missing(first), last.to_vec()));
         core::iter::from_fn(move || {
             let (first, last) = left.take()?;
             let (table, until) = self.first_part(&first, &last)?;
@@ -301,7 +301,7 @@ impl<N: Note> Store<N> {
 
     /// As [`Store::walk`], the last part first.
     fn walk_back(&self, first: &[u8], last: &[u8]) -> impl Iterator<Item = TablePart> {
-        let mut left = Some((first.to_vec(), last.to_vec()));
+        let mut left = Some((self.beyond_missing(first), last.to_vec()));
         core::iter::from_fn(move || {
             let (first, last) = left.take()?;
             let (table, from) = self.last_part(&first, &last)?;
@@ -310,6 +310,15 @@ impl<N: Note> Store<N> {
             }
             Some((table, from, last))
         })
+    }
+
+    /// Where a range begins that begins at `first`: behind its table, where there is none.
+    fn beyond_missing(&self, first: &[u8]) -> Vec<u8> {
+        let prefix = first.iter().position(|&byte| byte == SEPARATOR).map(|at| &first[..=at]);
+        match prefix.filter(|prefix| self.find(prefix).is_none()) {
+            Some(prefix) => prefix_end(prefix),
+            None => first.to_vec(),
+        }
     }
 
     /// The part with which `[first, last)` begins: its table, and where it ends.

@@ -162,5 +162,6 @@ fn who_wants_a_few_keys_does_not_go_through_all_tables() {
         // One of the unnamed table before, between and behind the others.
         assert!(store.visited.get() <= 4, "{} parts were looked for", store.visited.get());
     }
-    assert_eq!(store.parts(b"", b"").len(), 1001, "the first is the unnamed table's");
+    assert_eq!(store.parts(b"", b"").len(), 2001, "each lies between two of the unnamed table's");
+    assert!(store.parts(b"500x|a", b"500x|b").is_empty(), "there is no such table");
 }

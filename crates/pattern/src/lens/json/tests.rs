@@ -22,22 +22,22 @@ impl Draws {
 
     fn document(&mut self, depth: usize) -> String {
         let gap = ["", "", " ", "\n\t"][self.below(4)];
-        match if depth == 0 { 2 + self.below(9) } else { self.below(7) } {
-            0 => {
+        match if depth == 0 { 4 + self.below(9) } else { self.below(10) } {
+            0..3 => {
                 let parts: Vec<_> = (0..self.below(4))
                     .map(|_| format!("{gap}\"{}\"{gap}:{}", self.name(), self.document(depth - 1)))
                     .collect();
                 format!("{gap}{{{}{gap}}}", parts.join(","))
             }
-            1 => {
+            3 => {
                 let parts: Vec<_> = (0..self.below(4)).map(|_| self.document(depth - 1)).collect();
                 format!("[{}]{gap}", parts.join(","))
             }
-            2 => String::from("1e999"),
-            3 => String::from("-0.50"),
-            4 => format!("\"{}\"", self.name()),
-            5 => String::from("null"),
-            6 => String::from("true"),
+            4 => String::from("1e999"),
+            5 => String::from("-0.50"),
+            6 => format!("\"{}\"", self.name()),
+            7 => String::from("null"),
+            8 => String::from("true"),
             _ => format!("{}{gap}", self.below(30)),
         }
     }
