@@ -26,6 +26,7 @@ mod demand;
 mod error;
 mod journal;
 mod keys;
+mod places;
 mod selector;
 mod text;
 mod user;

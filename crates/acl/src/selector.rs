@@ -3,7 +3,9 @@
 use crate::demand::{Access, Demand, Denied};
 use crate::error::RuleError;
 use crate::keys::KeyPattern;
+use crate::places::Places;
 use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -36,25 +38,33 @@ pub struct Selector {
     pub(crate) future: bool,
     /// The rules for commands behind that one.
     pub(crate) rules: Vec<String>,
-    /// Commands that are allowed with one of these first arguments.
-    first_arguments: Vec<(Id, Vec<u8>)>,
+    /// The names in these rules, and perhaps some that were.
+    ruled: BTreeSet<String>,
+    /// Commands, by the numbers of their ids, that are allowed with one of these first arguments.
+    first_arguments: BTreeSet<(u16, Vec<u8>)>,
     pub(crate) all_keys: bool,
     pub(crate) keys: Vec<KeyPattern>,
+    key_places: Places<Vec<u8>>,
     pub(crate) all_channels: bool,
     pub(crate) channels: Vec<Vec<u8>>,
+    channel_places: Places<Vec<u8>>,
 }
 
 impl Selector {
-    fn bit(id: Id) -> (usize, u64) {
-        (id as usize / 64, 1 << (id as usize % 64))
+    fn bit(number: u16) -> (usize, u64) {
+        (usize::from(number / 64), 1 << (number % 64))
+    }
+
+    fn allows_number(&self, number: u16) -> bool {
+        let (word, bit) = Self::bit(number);
+        self.commands[word] & bit != 0
     }
 
     /// Whether a command is allowed, whatever its arguments.
     #[inline]
     #[must_use]
     pub fn allows(&self, id: Id) -> bool {
-        let (word, bit) = Self::bit(id);
-        self.commands[word] & bit != 0
+        self.allows_number(id as u16)
     }
 
     fn set(&mut self, spec: &'static Spec, allow: bool) {
@@ -63,12 +73,12 @@ impl Selector {
 
     /// Allows or refuses one command, whatever its arguments.
     fn put(&mut self, id: Id, allow: bool) {
-        let (word, bit) = Self::bit(id);
+        let (word, bit) = Self::bit(id as u16);
         if allow {
             self.commands[word] |= bit;
         } else {
             self.commands[word] &= !bit;
-            self.first_arguments.retain(|(other, _)| *other != id);
+            self.first_arguments.retain(|(other, _)| *other != id as u16);
         }
     }
 
@@ -76,6 +86,7 @@ impl Selector {
         SPECS.iter().for_each(|spec| self.set(spec, allow));
         self.future = allow;
         self.rules.clear();
+        self.ruled.clear();
         self.first_arguments.clear();
     }
 
@@ -92,11 +103,13 @@ impl Selector {
 
     /// Notes a rule behind the others; earlier ones that it makes needless go.
     fn note(&mut self, name: &str, allow: bool) {
-        self.rules.retain(|rule| {
-            let old = &rule[1..];
-            // A rule for a command covers those for its subcommands.
-            old != name && !old.strip_prefix(name).is_some_and(|rest| rest.starts_with('|'))
-        });
+        // A rule for a command covers those for its subcommands.
+        let within = format!("{name}|");
+        let mut from = self.ruled.range(within.clone()..);
+        if self.ruled.contains(name) || from.next().is_some_and(|old| old.starts_with(&within)) {
+            self.rules.retain(|rule| rule[1..] != *name && !rule[1..].starts_with(&within));
+        }
+        self.ruled.insert(String::from(name));
         let sign = if allow { '+' } else { '-' };
         self.rules.push(format!("{sign}{name}"));
     }
@@ -139,10 +152,7 @@ impl Selector {
         if !allow || argument.contains(&b'|') || !spec.subcommands.is_empty() {
             return Err(RuleError::UnknownCommand);
         }
-        let entry = (spec.id, argument.to_vec());
-        if !self.first_arguments.contains(&entry) {
-            self.first_arguments.push(entry);
-        }
+        self.first_arguments.insert((spec.id as u16, argument.to_vec()));
         let shown = String::from_utf8_lossy(argument);
         self.note(&format!("{}|{shown}", spec.name), true);
         Ok(())
@@ -162,8 +172,8 @@ impl Selector {
             return Ok(());
         }
         let pattern = KeyPattern::new(text, access, user)?;
-        match self.keys.iter_mut().find(|own| own.text == pattern.text) {
-            Some(own) => own.access = own.access.and(access),
+        match self.key_places.find_or_add(text, self.keys.len()) {
+            Some(at) => self.keys[at].access = self.keys[at].access.and(access),
             None => self.keys.push(pattern),
         }
         Ok(())
@@ -179,7 +189,7 @@ impl Selector {
         if text == b"*" {
             self.all_channels = true;
             self.channels.clear();
-        } else if !self.channels.iter().any(|own| own == text) {
+        } else if self.channel_places.find_or_add(text, self.channels.len()).is_none() {
             self.channels.push(text.to_owned());
         }
         Ok(())
@@ -233,8 +243,8 @@ impl Selector {
         first: Option<&[u8]>,
         needs: &[Demand<'_>],
     ) -> Result<(), (usize, Denied)> {
-        let is_allowed = |(id, argument): &(Id, Vec<u8>)| {
-            *id == spec.id && first.is_some_and(|first| first.eq_ignore_ascii_case(argument))
+        let is_allowed = |(id, argument): &(u16, Vec<u8>)| {
+            *id == spec.id as u16 && first.is_some_and(|first| first.eq_ignore_ascii_case(argument))
         };
         let may_run = spec.flags.has(Flags::NO_AUTH)
             || self.allows(spec.id)
@@ -253,13 +263,22 @@ impl Selector {
     pub fn covers(&self, other: &Self) -> bool {
         let commands = self.commands.iter().zip(&other.commands);
         let arguments = &other.first_arguments;
-        let has = |key: &KeyPattern| self.keys.iter().any(|own| own.covers(key));
+        // Mostly the same pattern covers it.
+        let same = |key: &KeyPattern| self.keys.get(self.key_places.find(&*key.text)?);
+        let has = |key: &KeyPattern| {
+            same(key).is_some_and(|own| own.covers(key))
+                || self.keys.iter().any(|own| own.covers(key))
+        };
+        let hears = |channel: &Vec<u8>| {
+            let at = self.channel_places.find(&**channel);
+            at.and_then(|at| self.channels.get(at)) == Some(channel)
+        };
         commands.into_iter().all(|(own, other)| own & other == *other)
-            && arguments.iter().all(|it| self.allows(it.0) || self.first_arguments.contains(it))
+            && arguments
+                .iter()
+                .all(|it| self.allows_number(it.0) || self.first_arguments.contains(it))
             && (self.all_keys || !other.all_keys && other.keys.iter().all(has))
-            && (self.all_channels
-                || !other.all_channels
-                    && other.channels.iter().all(|it| self.channels.contains(it)))
+            && (self.all_channels || !other.all_channels && other.channels.iter().all(hears))
     }
 
     /// Whether one thing is allowed that a request needs.

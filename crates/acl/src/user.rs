@@ -2,6 +2,7 @@
 
 use crate::demand::{Demand, Denied};
 use crate::error::{RuleError, SetUserError};
+use crate::places::Places;
 use crate::selector::Selector;
 use crate::text::unhex;
 use alloc::string::String;
@@ -28,6 +29,7 @@ pub struct User {
     skip_sanitize: bool,
     /// The hashes of its passwords.
     pub passwords: Vec<[u8; 32]>,
+    password_places: Places<[u8; 32]>,
     /// Its rights.
     pub root: Selector,
     /// Others, each of which is enough for what it allows.
@@ -45,6 +47,7 @@ impl User {
             nopass: false,
             skip_sanitize: false,
             passwords: Vec::new(),
+            password_places: Places::default(),
             root: Selector::default(),
             selectors: Vec::new(),
             unrestricted: false,
@@ -103,9 +106,13 @@ impl User {
     /// It is none.
     pub fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
         let done = self.apply_one(rule);
+        self.note_unrestricted();
+        done
+    }
+
+    fn note_unrestricted(&mut self) {
         self.unrestricted =
             self.root.is_unrestricted() || self.selectors.iter().any(Selector::is_unrestricted);
-        done
     }
 
     fn apply_one(&mut self, rule: &[u8]) -> Result<(), RuleError> {
@@ -146,7 +153,7 @@ impl User {
     }
 
     fn add(&mut self, hash: [u8; 32]) {
-        if !self.passwords.contains(&hash) {
+        if self.password_places.find_or_add(&hash, self.passwords.len()).is_none() {
             self.passwords.push(hash);
         }
         self.nopass = false;
@@ -155,6 +162,7 @@ impl User {
     fn remove(&mut self, hash: &[u8; 32]) -> Result<(), RuleError> {
         let before = self.passwords.len();
         self.passwords.retain(|own| own != hash);
+        self.password_places = Places::of(self.passwords.iter().copied());
         if self.passwords.len() == before { Err(RuleError::NoSuchPassword) } else { Ok(()) }
     }
 
@@ -175,11 +183,11 @@ impl User {
         let mut user = self.clone();
         let mut open: Option<Vec<u8>> = None;
         for word in rules {
-            let rule = match &mut open {
-                Some(selector) => {
+            let rule = match open.take() {
+                Some(mut selector) => {
                     selector.push(b' ');
                     selector.extend_from_slice(word);
-                    selector.clone()
+                    selector
                 }
                 None => word.to_vec(),
             };
@@ -187,8 +195,8 @@ impl User {
                 open = Some(rule);
                 continue;
             }
-            open = None;
-            user.apply(&rule).map_err(|error| SetUserError::Rule { rule: shown(&rule), error })?;
+            user.apply_one(&rule)
+                .map_err(|error| SetUserError::Rule { rule: shown(&rule), error })?;
         }
         match open {
             // As in Redis, by its first word.
@@ -196,7 +204,10 @@ impl User {
                 let first = selector.split(|byte| *byte == b' ').next().unwrap_or_default();
                 Err(SetUserError::Unmatched { selector: shown(first) })
             }
-            None => Ok(user),
+            None => {
+                user.note_unrestricted();
+                Ok(user)
+            }
         }
     }
 
