@@ -160,6 +160,31 @@ fn who_says_nothing_keeps_nobody_out() {
 }
 
 #[test]
+fn who_sends_a_body_byte_by_byte_keeps_nobody_out() {
+    let server = server(PATIENT);
+    let mut slow: Vec<Socket> = (0..64)
+        .map(|number| {
+            let mut socket = connect(&server);
+            let head = format!(
+                "PUT /v1/keys/k{number} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+            );
+            socket.send(head.as_bytes());
+            // The body is waited for now.
+            assert!(text(socket.until(b"\r\n\r\n")).starts_with("HTTP/1.1 100 "));
+            socket.send(b"x");
+            socket
+        })
+        .collect();
+    for _ in 0..3 {
+        assert_alive(&server);
+    }
+    assert_eq!(slow[0].rest(), b"", "the oldest was ended");
+    let mut last = slow.pop().unwrap();
+    last.send(&[b'x'; 99]);
+    assert!(text(last.until(b"\r\n\r\n")).starts_with("HTTP/1.1 204 "), "the last ones are there");
+}
+
+#[test]
 fn without_a_port_nothing_is_started() {
     let server = Server::start(&[]);
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.id())).unwrap();

@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Frame, Incoming, SizeHint};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How many answers of a connection are under way: while there is one, the connection makes no room for others.
+/// How many answers of a connection are under way, but for those that wait for a request's body: while there is one, the connection makes no room for others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Busy(Arc<AtomicUsize>);
 
@@ -34,6 +34,60 @@ impl Busy {
 impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request's body. While it is waited for, its connection makes room for others as one does that says nothing: or whoever sends a
+/// byte now and then would keep them out.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    body: Incoming,
+    busy: Busy,
+    is_awaited: bool,
+}
+
+impl Awaited {
+    /// The body of a request that is being answered, which has begun something of `busy`.
+    pub(super) fn new(body: Incoming, busy: Busy) -> Self {
+        Self { body, busy, is_awaited: false }
+    }
+
+    /// Notes whether it is waited for.
+    fn note(&mut self, is_awaited: bool) {
+        match (self.is_awaited, is_awaited) {
+            (false, true) => drop(self.busy.0.fetch_sub(1, Ordering::Relaxed)),
+            (true, false) => drop(self.busy.0.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.is_awaited = is_awaited;
+    }
+}
+
+impl HttpBody for Awaited {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        self.note(frame.is_pending());
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.note(false);
     }
 }
 

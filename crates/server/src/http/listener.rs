@@ -2,14 +2,15 @@
 //!
 //! Whoever can reach the port can hold connections open. So there is a bound on their number, on the bytes of a request's
 //! head, and on the time in which it must have come; an answer must be taken in as long. Where all
-//! connections are in use, the one that has said nothing for longest makes room for a new one: who only connects
-//! keeps nobody else out.
+//! connections are in use, the oldest of which none is being answered makes room for a new one: who only connects, or sends a
+//! request's body byte by byte, keeps nobody else out.
 
-use super::body::Busy;
+use super::body::{Awaited, Busy};
 use crate::config::Http;
 use crate::log::event;
 use crate::tls::{Certificates, name_of};
 use axum::Router;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -125,8 +126,9 @@ async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(patience));
     let routes = TowerToHyperService::new(routes);
-    let serve = hyper::service::service_fn(|mut request| {
+    let serve = hyper::service::service_fn(|request: hyper::Request<Incoming>| {
         let guard = busy.begin();
+        let mut request = request.map(|body| Awaited::new(body, busy.clone()));
         let extensions = hyper::Request::extensions_mut(&mut request);
         extensions.insert(peer);
         extensions.insert(busy.clone());
