@@ -2,12 +2,14 @@
 //!
 //! What was there is put aside in one step, and everything begins empty. What computed ranges hold goes in slices before that, which
 //! changes no answer; and the memory of what was put aside goes back in slices behind it. Until then it counts as taken, and is
-//! the first to go where room is to be made.
+//! the first to go where room is to be made. What outputs of tallies knew of very many values goes back in the same way.
 
+use crate::catalog::Fold;
 use crate::engine::Engine;
 use crate::expiry::Expiries;
 use crate::marks::Marks;
 use crate::report::Stop;
+use crate::tally::Tally;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 
@@ -16,11 +18,12 @@ use headwater_base::KeyRange;
 pub(crate) struct Discarded {
     expiries: Vec<Expiries>,
     marks: Vec<Marks>,
+    tallies: Vec<Tally>,
 }
 
 impl Discarded {
     fn is_empty(&self) -> bool {
-        self.expiries.is_empty() && self.marks.is_empty()
+        self.expiries.is_empty() && self.marks.is_empty() && self.tallies.is_empty()
     }
 
     /// Forgets about `most` entries.
@@ -28,6 +31,10 @@ impl Discarded {
         if let Some(expiries) = self.expiries.last_mut() {
             if expiries.dissolve(most) < most {
                 self.expiries.pop();
+            }
+        } else if let Some(tally) = self.tallies.last_mut() {
+            if !tally.dissolve(most) {
+                self.tallies.pop();
             }
         } else if let Some(marks) = self.marks.last_mut()
             && !marks.drop_part()
@@ -37,7 +44,21 @@ impl Discarded {
     }
 }
 
+/// What knows more values than this is given back in slices.
+const KNOWN_MANY: usize = 1000;
+
 impl Engine {
+    /// Gives back what an output's fold knew.
+    #[inline]
+    pub(crate) fn forget_fold(&mut self, fold: Option<Fold>) {
+        if let Some(Fold::Tally(tally)) = fold
+            && tally.known().is_some_and(|known| known > KNOWN_MANY)
+            && self.reads.slices.rows().is_some()
+        {
+            self.base.discarded.tallies.push(*tally);
+        }
+    }
+
     /// Does, in slices, most of the work of [`Engine::flush`] that must be done before it.
     ///
     /// # Errors

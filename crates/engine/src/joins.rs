@@ -250,6 +250,28 @@ impl Engine {
         Ok(())
     }
 
+    /// Does, in slices, most of the work of an [`Engine::table_set`] that groups keys which joins give in another way.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where the slice is over; as for [`Engine::table_set`].
+    pub fn table_set_ahead(&mut self, name: &[u8], options: &TableOptions) -> Result<(), Stop> {
+        let Some(boundary) = options.boundary else { return Ok(()) };
+        if !self.reads.slices.is_active() || self.base.placed.is_some() {
+            return Ok(());
+        }
+        // What would be refused drops nothing.
+        let prefix = self.accept_table(name, options)?;
+        let Some(table) = self.store.find(&prefix) else { return Ok(()) };
+        let role = self.views.catalog.role(table);
+        let Some(role) = role.filter(|_| boundary != self.store.table(table).boundary()) else {
+            return Ok(());
+        };
+        for writer in role.writers.clone() {
+            self.vacate(writer)?;
+        }
+        Ok(())
+    }
+
     fn drop_join(&mut self, id: u32) {
         self.feed_all();
         let mut about = self.views.cells_about(id);
@@ -373,7 +395,8 @@ impl Engine {
     }
 
     /// Declares or changes a table (`name` without a `|`; empty: the table named by nothing,
-    /// whose keys start with `|`). Regroups its keys where the boundary changes.
+    /// whose keys start with `|`). Regroups its keys where the boundary changes: bit by bit, where the table had none
+    /// ([`Engine::go_on`]).
     ///
     /// # Errors
     /// The name or an option cannot be accepted.
@@ -409,12 +432,20 @@ impl Engine {
             let writers = self.views.catalog.role_for(table).writers.clone();
             for &id in &writers {
                 self.reset_join(id);
+                self.views.catalog.join_mut(id).vacated = 0;
             }
             for layer in
                 writers.into_iter().map(|id| self.views.catalog.join(id).layer).chain([table])
             {
-                let (table, pool) = self.store.table_mut(layer);
-                table.set_boundary(pool, boundary);
+                if self.store.table(layer).boundary() == 0 {
+                    self.store.group_by(layer, boundary);
+                } else {
+                    let (table, pool) = self.store.table_mut(layer);
+                    table.set_boundary(pool, boundary);
+                }
+            }
+            if self.reads.slices.rows().is_none() {
+                self.regroup_slice();
             }
         }
         Ok(())

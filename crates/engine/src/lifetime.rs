@@ -249,7 +249,8 @@ impl Engine {
         let layer = self.views.catalog.join(join).layer;
         self.views.forget_kept(join, &range);
         for key in self.outputs_in(join, &range, sifted) {
-            self.views.catalog.join_mut(join).folds.remove(&*key);
+            let fold = self.views.catalog.join_mut(join).folds.remove(&*key);
+            self.forget_fold(fold);
             self.save_pair(layer, &key);
             if let Some(value) = self.store.remove(layer, &key) {
                 self.store.pool.release(value);

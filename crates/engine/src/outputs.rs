@@ -73,7 +73,8 @@ impl Engine {
         let installed = self.views.catalog.join_mut(join);
         let (layer, table) = (installed.layer, installed.plan.output_table);
         if let Some(fold) = fold {
-            installed.folds.insert(key.into(), fold);
+            let before = installed.folds.insert(key.into(), fold);
+            self.forget_fold(before);
         }
         let told = self.views.has_readers(table);
         if told && let Some(change) = self.set_in_place(layer, key, value) {
@@ -108,7 +109,8 @@ impl Engine {
         let installed = self.views.catalog.join_mut(join);
         let (layer, table) = (installed.layer, installed.plan.output_table);
         if !installed.folds.is_empty() {
-            installed.folds.remove(key);
+            let before = installed.folds.remove(key);
+            self.forget_fold(before);
         }
         self.save_pair(layer, key);
         if let Some(old) = self.store.remove(layer, key) {

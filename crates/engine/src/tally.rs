@@ -183,6 +183,18 @@ impl Tally {
         Some(text)
     }
 
+    /// Forgets about `most` values; whether some are left.
+    pub(crate) fn dissolve(&mut self, most: usize) -> bool {
+        match self {
+            Self::Sketch(_) => false,
+            Self::Distinct(items) => (0..most).all(|_| items.pop_first().is_some()),
+            Self::Top(Top { counts, order }) => {
+                (0..most).all(|_| order.pop_first().is_some() | counts.pop_first().is_some())
+            }
+            Self::Percentile(numbers) => (0..most).all(|_| numbers.counts.pop_first().is_some()),
+        }
+    }
+
     /// How many different values it knows, if it knows them.
     pub(crate) fn known(&self) -> Option<usize> {
         match self {

@@ -115,3 +115,34 @@ fn an_explanation_names_values_that_are_left_out() {
         }
     }
 }
+
+#[test]
+fn what_very_many_values_were_known_of_goes_in_slices() {
+    const VALUES: usize = 20_000;
+    for operator in ["distinct", "topk 3", "percentile 50"] {
+        let mut engine = Engine::new(Settings::default());
+        engine.set_slice(Some(100));
+        engine.join_add("j", &format!("d|<a> = {operator} v|<a>|<n>"), false).expect("a join");
+        for number in 0..VALUES {
+            let key = format!("v|x|{number:05}");
+            engine
+                .set(key.as_bytes(), number.to_string().as_bytes(), Expiry::Never)
+                .expect("a base key");
+        }
+        assert!(engine.get(b"d|x").expect("no source").is_some());
+        while engine.goes_on() {
+            engine.go_on();
+        }
+        engine.begin_slice();
+        engine.join_drop_ahead("j").expect("little is to be done ahead");
+        engine.join_drop("j").expect("a join");
+        engine.end_slice();
+        let mut turns = 0;
+        while engine.goes_on() {
+            engine.go_on();
+            turns += 1;
+        }
+        assert!(turns >= VALUES / 100, "{operator}: {turns} turns");
+        engine.check_invariants();
+    }
+}

@@ -109,7 +109,9 @@ pub(crate) fn tables(
     engine.settle_dead()?;
     match *command {
         Tables::Set { name, .. } => {
-            engine.table_set(name, &table_options(command))?;
+            let options = table_options(command);
+            engine.table_set_ahead(name, &options)?;
+            engine.table_set(name, &options)?;
             reply.ok();
         }
         Tables::List => {
