@@ -88,6 +88,9 @@ impl Engine {
     pub(crate) fn put(&mut self, table: TableId, key: &[u8], put: Put<'_>) {
         let Put { value, expiry, flags, origin } = put;
         let is_client = origin == Origin::Client;
+        if is_client {
+            self.never_end();
+        }
         // Its table may have gone with what it held.
         let table =
             if is_client && self.remove_dead(key) { self.store.table_for(key) } else { table };
@@ -219,7 +222,10 @@ impl Engine {
             self.notifications.events.gone(key, gone);
         }
         match gone {
-            Gone::Deleted => self.note_gone(table, key, NotedChange::Delete),
+            Gone::Deleted => {
+                self.never_end();
+                self.note_gone(table, key, NotedChange::Delete);
+            }
             Gone::Expired => self.note_gone(table, key, NotedChange::Expire),
             Gone::WithRange | Gone::ByKeeper | Gone::Evicted => {}
         }

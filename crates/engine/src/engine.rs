@@ -1,6 +1,7 @@
 //! The engine: what it is made of, and its sizes.
 
 use crate::base_data::BaseData;
+use crate::ending::Ending;
 use crate::functions::Calls;
 use crate::group_note::GroupNote;
 use crate::memory::{Evicted, Memory};
@@ -10,6 +11,7 @@ use crate::report::{Counters, Stats, TableReport};
 use crate::scratch::Scratch;
 use crate::stopwatch::Timing;
 use crate::views::Views;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headwater_base::hash::Secret;
 use headwater_base::{Limits, Millis};
@@ -44,6 +46,8 @@ pub struct Engine {
     pub(crate) memory: Memory,
     pub(crate) counters: Counters,
     pub(crate) timing: Timing,
+    /// When the operation under way ends; `None`: when it is done.
+    pub(crate) ending: Option<Rc<Ending>>,
     pub(crate) scratch: Scratch,
 }
 
@@ -64,6 +68,7 @@ impl Engine {
             memory: Memory::new(secret, draws),
             counters: Counters::default(),
             timing: Timing::default(),
+            ending: None,
             scratch: Scratch::default(),
         }
     }

@@ -18,19 +18,17 @@ use crate::relate::is_point;
 use crate::rows::LookedAt;
 use crate::span::{Span, follow_span};
 use crate::status::{Fixed, StatusId};
-use crate::tuples::{Tuple, Tuples};
+use crate::tuples::Tuples;
 use crate::views::Views;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::{KeyRange, Limits};
+use headwater_base::KeyRange;
 use headwater_pattern::{Bindings, Mode, Passing, containing_range};
 use headwater_store::WARM_MAX;
 
 /// A range of which a source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
 const GATHERED_FROM: usize = 4;
-/// Fewer rows than this are not worth fetching ahead for.
-const WARMED_MIN: usize = 4;
 
 /// Some data is being loaded: the operation must be run again later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -237,7 +235,11 @@ impl Engine {
     }
 
     fn level(&mut self, execution: &mut Execution<'_>, level: usize, bindings: &Bindings<'_>) {
-        if execution.extent == Extent::Cut || self.reads.slices.is_over() || self.memory.lacks() {
+        if execution.extent == Extent::Cut
+            || self.reads.slices.is_over()
+            || self.memory.lacks()
+            || self.has_to_end()
+        {
             execution.limit(Extent::Lacking);
             return;
         }
@@ -360,40 +362,6 @@ impl Engine {
         }
     }
 
-    /// Fetches what the loops below the next rows of a level will read. `text` holds the rows, of
-    /// which the first begins at `start`.
-    fn warm_level(
-        &self,
-        plan: &Plan,
-        level: usize,
-        bindings: &Bindings<'_>,
-        text: &[u8],
-        ends: &[usize],
-        start: usize,
-    ) {
-        let ends = &ends[..ends.len().min(WARM_MAX)];
-        if ends.len() < WARMED_MIN {
-            return;
-        }
-        let (source, next) = (plan.source(level), plan.pattern(level + 1));
-        let mut prefixes = Vec::with_capacity(text.len());
-        let mut bounds = [0; WARM_MAX + 1];
-        let mut row = 0;
-        for (at, &end) in ends.iter().enumerate() {
-            let mut inner = *bindings;
-            if source.bind(&text[row..end - start], &mut inner) {
-                next.bound_prefix(&inner, &mut prefixes);
-            }
-            row = end - start;
-            bounds[at + 1] = prefixes.len();
-        }
-        let mut keys: [&[u8]; WARM_MAX] = [&[]; WARM_MAX];
-        for (key, bounds) in keys.iter_mut().zip(bounds.windows(2)).take(ends.len()) {
-            *key = &prefixes[bounds[0]..bounds[1]];
-        }
-        self.store.warm(&keys[..ends.len()]);
-    }
-
     /// Makes the keys of a source span current.
     fn prepare(
         &mut self,
@@ -437,7 +405,6 @@ impl Engine {
         if execution.spans_only {
             return;
         }
-        let source = plan.source(plan.value_source());
         let (range, sifted) = (execution.range, execution.sifted);
         let mut tuples = core::mem::take(&mut execution.tuples);
         let retained = tuples.tuples.len();
@@ -455,9 +422,12 @@ impl Engine {
         let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
         // Where a step goes on, and how many rows it takes, is told by all keys.
         let passing = match step {
-            None => Passing::of(&plan.join.output, range, &source.pattern, bindings),
+            None => {
+                Passing::of(&plan.join.output, range, plan.pattern(plan.value_source()), bindings)
+            }
             Some(_) => None,
         };
+        let (ending, mut is_late) = (self.ending.clone(), false);
         let pick = execution.pick;
         let is_reverse = pick == Some(Pick::Greatest);
         let passing = passing.as_ref().filter(|_| !is_reverse);
@@ -471,6 +441,10 @@ impl Engine {
                     return ControlFlow::Break(());
                 }
                 visited += weight as u64;
+                is_late = ending.as_ref().is_some_and(|ending| ending.is_over());
+                if is_late {
+                    return ControlFlow::Break(());
+                }
                 is_cut =
                     (rows_here >= most && !tuples.tuples.is_empty()) || rows_here >= gathered_from;
                 if tuples.bytes() > allowance || is_cut {
@@ -479,33 +453,17 @@ impl Engine {
                     return ControlFlow::Break(());
                 }
                 rows_here += weight;
-                let mut inner = *bindings;
-                if !row.is_some_and(|row| source.bind(row, &mut inner)) {
+                let Some(row) = row else { return ControlFlow::Continue(()) };
+                if !tuples.add(plan, (range, bindings), (key, row, value)) {
                     return ControlFlow::Continue(());
                 }
-                let start = tuples.text.len();
-                if !plan.join.output.fill(&inner, &mut tuples.text) {
-                    return ControlFlow::Continue(());
-                }
-                let output = &tuples.text[start..];
-                // No key is longer: such an output does not exist.
-                if output.len() > Limits::KEY_BYTES_CEILING || !range.contains(output) {
-                    tuples.text.truncate(start);
-                    return ControlFlow::Continue(());
-                }
+                led += weight;
                 if let Some(ahead) = &mut ahead
-                    && !ahead.asked.contains(output)
+                    && !ahead.asked.contains(tuples.key(tuples.tuples.len() - 1))
                 {
                     ahead.found += 1;
                     is_cut = ahead.is_over();
                 }
-                let end = tuples.text.len();
-                if plan.picks.is_some() || plan.join.on.is_some() {
-                    tuples.text.extend_from_slice(key);
-                }
-                let source_key = end..tuples.text.len();
-                tuples.tuples.push(Tuple { key: start..end, source_key, value });
-                led += weight;
                 if is_cut || pick.is_some() {
                     ControlFlow::Break(())
                 } else {
@@ -531,7 +489,7 @@ impl Engine {
             self.store.pool.retain(tuple.value);
         }
         self.release_row_holds();
-        if rows.is_err() {
+        if rows.is_err() || is_late {
             execution.limit(Extent::Lacking);
         }
         if tuples.bytes() > allowance && execution.ahead.is_some() {

@@ -23,6 +23,7 @@ mod collect;
 mod computed;
 mod dead;
 mod divide;
+mod ending;
 mod engine;
 mod exec;
 mod expiry;
@@ -86,6 +87,7 @@ mod watches;
 mod write;
 
 pub use changed::ChangedKeys;
+pub use ending::Deadline;
 pub use engine::{Engine, Settings};
 pub use explain::MayRead;
 pub use follow::{Follower, Notification, NotifiedChange};

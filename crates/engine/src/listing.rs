@@ -15,6 +15,8 @@ use alloc::vec::Vec;
 
 /// As many keys are looked at in the time in which one source row is visited, or more.
 const LOOKED_AT_A_ROW: usize = 4;
+/// So many keys are looked at on end at most.
+const PIECE: usize = 16_384;
 /// A slice of what is given ends when its keys have so many bytes.
 const GIVEN_BYTES: usize = 256 << 10;
 
@@ -107,20 +109,29 @@ impl Engine {
         if listing.next.is_none() {
             self.settle_dead()?;
         }
-        let from = listing.next.take().unwrap_or_default();
-        let Listing { text, ends, .. } = &mut listing;
-        let next = self.scan(&from, self.keys_at_once(), &mut |key| {
-            if wanted(key) {
-                text.extend_from_slice(key);
-                ends.push(text.len());
+        let mut next = listing.next.take().unwrap_or_default();
+        // As a whole it is listed piece by piece as well, to end in time.
+        loop {
+            let Listing { text, ends, .. } = &mut listing;
+            next = self.scan(&next, self.keys_at_once().min(PIECE), &mut |key| {
+                if wanted(key) {
+                    text.extend_from_slice(key);
+                    ends.push(text.len());
+                }
+            });
+            self.check_listed(listing.bytes())?;
+            if next.is_empty() {
+                listing.complete = true;
+                let count = listing.ends.len();
+                self.reads.listings.resumed = Some(listing);
+                return Ok(Some(count));
             }
-        });
-        self.check_listed(listing.bytes())?;
-        if next.is_empty() {
-            listing.complete = true;
-            let count = listing.ends.len();
-            self.reads.listings.resumed = Some(listing);
-            return Ok(Some(count));
+            if self.has_to_end_now() {
+                return Err(self.stop());
+            }
+            if self.reads.slices.is_active() {
+                break;
+            }
         }
         listing.next = Some(next);
         self.reads.slices.end_for_now();

@@ -69,8 +69,12 @@ impl Engine {
         let (mut lost, mut whole) = (Vec::new(), Vec::new());
         let mut room = core::mem::take(&mut self.scratch.key_room);
         let pool = &self.store.pool;
+        let ending = self.ending.clone();
         let (spilled, spilling) = (&self.base.spilled, &mut self.base.spilling);
         let mut visit = |key: KeyParts<'_>, value: ValueRef| {
+            if ending.as_ref().is_some_and(|ending| ending.is_over()) {
+                return ControlFlow::Break(());
+            }
             if others.is_some_and(|placed| !placed.owns(key.put_into(&mut whole))) {
                 return ControlFlow::Continue(());
             }
@@ -94,7 +98,10 @@ impl Engine {
         let _ = keys.scan_parts(group, &scan, &mut room, &mut visit);
         self.scratch.key_room = room;
         lost.iter().for_each(|key| self.lose_key(table, key));
-        Ok((found, flow))
+        match self.ended() {
+            Some(ended) => Err(ended),
+            None => Ok((found, flow)),
+        }
     }
 
     /// As [`Engine::scan_part`], of a table of which what is read is collected.

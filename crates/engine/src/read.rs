@@ -457,12 +457,18 @@ impl Engine {
         };
         let placed = self.base.placed.take();
         self.reads.long_reads.collections.note_read(table, span);
-        self.scan_table(table, span, &mut |key, value| {
+        let (ending, mut is_late) = (self.ending.clone(), false);
+        self.scan_table_until(table, span, &mut |key, value| {
+            is_late = ending.as_ref().is_some_and(|ending| ending.is_over());
+            if is_late {
+                return ControlFlow::Break(());
+            }
             if !outputs.iter().any(|plan| plan.join.output.matches(key))
                 || placed.as_ref().is_some_and(|placed| !placed.owns(key))
             {
                 public.push(Row { key: key.into(), installed: 0, value });
             }
+            ControlFlow::Continue(())
         });
         self.base.placed = placed;
         self.hold(&public);
@@ -470,7 +476,7 @@ impl Engine {
         rows.sort_by(|a, b| (&a.key, Reverse(a.installed)).cmp(&(&b.key, Reverse(b.installed))));
         rows.chunk_by(|a, b| a.key == b.key).for_each(|same| each(&same[0].key, same[0].value));
         self.scratch.row_holds.extend(rows.iter().map(|row| row.value));
-        missing
+        if is_late { Err(Missing) } else { missing }
     }
 
     fn hold(&mut self, rows: &[Row]) {

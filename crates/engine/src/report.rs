@@ -147,6 +147,11 @@ pub enum EngineError {
     Overtaken,
     /// The keys of a range that is computed for its reader take more bytes than a reader may have kept for it.
     TooMuchToCollect,
+    /// It has taken longer than it may, and was ended before it had changed anything.
+    TookTooLong {
+        /// How long it may take.
+        milliseconds: u64,
+    },
     /// The memory bound leaves no room for what the operation would take, and nothing more can
     /// be evicted.
     OutOfMemory,
@@ -166,6 +171,7 @@ impl EngineError {
             Self::Trimmed { .. } => "TRIMMED",
             Self::Evicted { .. } => "EVICTED",
             Self::OutOfMemory => "OOM",
+            Self::TookTooLong { .. } => "TIMEOUT",
             Self::Function { error: CallError::NoSuchFunction, .. } => "NOFUNCTION",
             Self::Function { .. } => "FUNCTION",
             _ => "ERR",
@@ -205,6 +211,10 @@ impl core::fmt::Display for EngineError {
             ),
             Self::TooMuchToCollect => f.write_str(
                 "the keys of the range take too many bytes (output-bytes-max): read it in parts",
+            ),
+            Self::TookTooLong { milliseconds } => write!(
+                f,
+                "the command took longer than {milliseconds} ms (command-milliseconds-max)"
             ),
             // Redis's own words, which clients look for.
             Self::WrongType => {

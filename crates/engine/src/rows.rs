@@ -31,6 +31,9 @@ pub(crate) const BYTES_A_ROW: usize = 1024;
 pub(crate) type EachRow<'e> =
     dyn FnMut(&[u8], Option<&[u8]>, ValueRef, usize) -> ControlFlow<()> + 'e;
 
+/// Takes the row that a key gives, if it gives one, and as how many rows it counts.
+pub(crate) type EachRowAlone<'e> = dyn FnMut(Option<&[u8]>, usize) -> ControlFlow<()> + 'e;
+
 /// Which keys of a source are looked at, and in which order.
 #[derive(Clone, Copy)]
 pub(crate) struct LookedAt<'r> {
@@ -154,7 +157,7 @@ impl Engine {
         source: usize,
         span: &KeyRange,
         reverse: bool,
-        each: &mut dyn FnMut(Option<&[u8]>, usize) -> ControlFlow<()>,
+        each: &mut EachRowAlone<'_>,
     ) {
         let plan = self.views.catalog.join(join).plan.clone();
         let source_of = plan.source(source);

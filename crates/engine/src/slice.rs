@@ -236,6 +236,7 @@ impl Engine {
         self.reads.slices.active = false;
         self.reads.slices.over = false;
         self.reads.slices.is_resumed = false;
+        self.ending = None;
         self.base.loads.waits.forget_lacking();
         self.base.removals.end_operation();
         self.reads.listings.end_operation();

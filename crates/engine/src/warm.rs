@@ -1,15 +1,18 @@
 //! Fetching ahead: what a batch of operations will touch is on its way into the processor's cache
-//! before the first of them runs.
+//! before the first of them runs. So are the spans that an execution reads for the next rows of a source.
 //!
 //! # Cost
 //! A write finds its updater, that updater's target, the status range of it and the place of
 //! the output each at the end of the one before, so each is a cache miss of its own. Here the steps of
 //! all operations of the batch are taken side by side, and their misses overlap.
 
+use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::maintain::leading;
 use crate::updaters::{Reader, Trail};
 use crate::views::Views;
+use alloc::vec::Vec;
+use headwater_pattern::Bindings;
 use headwater_pool::prefetch;
 use headwater_store::WARM_MAX;
 
@@ -17,6 +20,8 @@ use headwater_store::WARM_MAX;
 const READERS_WARMED: usize = 2;
 /// Steps from a key to the outputs of its only target.
 const TRAIL_STEPS: usize = 6;
+/// Fewer rows than this are not worth fetching ahead for.
+const WARMED_MIN: usize = 4;
 
 impl Engine {
     /// Fetches what operations on these keys will touch into the processor's cache. A hint.
@@ -61,6 +66,40 @@ impl Engine {
         if found > 0 {
             self.store.warm(&outputs[..found]);
         }
+    }
+
+    /// Fetches what the loops below the next rows of a level will read. `text` holds the rows, of
+    /// which the first begins at `start`.
+    pub(crate) fn warm_level(
+        &self,
+        plan: &Plan,
+        level: usize,
+        bindings: &Bindings<'_>,
+        text: &[u8],
+        ends: &[usize],
+        start: usize,
+    ) {
+        let ends = &ends[..ends.len().min(WARM_MAX)];
+        if ends.len() < WARMED_MIN {
+            return;
+        }
+        let (source, next) = (plan.source(level), plan.pattern(level + 1));
+        let mut prefixes = Vec::with_capacity(text.len());
+        let mut bounds = [0; WARM_MAX + 1];
+        let mut row = 0;
+        for (at, &end) in ends.iter().enumerate() {
+            let mut inner = *bindings;
+            if source.bind(&text[row..end - start], &mut inner) {
+                next.bound_prefix(&inner, &mut prefixes);
+            }
+            row = end - start;
+            bounds[at + 1] = prefixes.len();
+        }
+        let mut keys: [&[u8]; WARM_MAX] = [&[]; WARM_MAX];
+        for (key, bounds) in keys.iter_mut().zip(bounds.windows(2)).take(ends.len()) {
+            *key = &prefixes[bounds[0]..bounds[1]];
+        }
+        self.store.warm(&keys[..ends.len()]);
     }
 
     /// Fetches what comes next on a trail.

@@ -18,7 +18,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_command::{Bits, Data, Keys, Ranges, Reply, Strings};
-use headwater_engine::{Engine, EngineError, MayRead, Settings, Stop, Ticket, WriteKind};
+use headwater_engine::{Deadline, Engine, EngineError, MayRead, Settings, Stop, Ticket, WriteKind};
 use headwater_flows::Memory;
 
 /// What came of a command.
@@ -71,6 +71,8 @@ pub struct Node {
     pub(crate) noted_tables: BTreeSet<Vec<u8>>,
     /// Commands are executed as a whole, without others in between.
     is_whole: bool,
+    /// When the next command ends that is executed as a whole.
+    deadline: Option<Deadline>,
     /// Which ranges may be read by whoever has asked for an explanation; `None`: all.
     pub(crate) may_read: Option<Box<MayRead<'static>>>,
     /// Tells whose definitions are.
@@ -100,6 +102,7 @@ impl Node {
             lookups: Lookups::default(),
             noted_tables: BTreeSet::new(),
             is_whole: false,
+            deadline: None,
             may_read: None,
             owners: None,
             unfinished: None,
@@ -161,6 +164,12 @@ impl Node {
         self.is_whole = whole;
     }
 
+    /// Sets when the next command ends, if it has changed nothing until then and is executed as a whole
+    /// ([`Engine::end_by`]).
+    pub fn end_next_by(&mut self, deadline: Option<Deadline>) {
+        self.deadline = deadline;
+    }
+
     /// Moves time to `now`; call it before the commands that are executed then.
     pub fn advance(&mut self, now: Millis) {
         self.engine.advance(now);
@@ -181,7 +190,10 @@ impl Node {
     #[inline]
     pub fn execute(&mut self, command: &Data<'_>, reply: &mut impl Reply) -> Outcome {
         // What functions call is not divided, as a transaction is not.
-        if !self.is_whole && !matches!(command, Data::Functions(_)) {
+        let deadline = self.deadline.take();
+        if self.is_whole || matches!(command, Data::Functions(_)) {
+            self.engine.end_by(deadline);
+        } else {
             self.engine.begin_slice();
         }
         let outcome = self.attempt(command, reply);

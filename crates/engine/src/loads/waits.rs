@@ -208,6 +208,10 @@ impl Engine {
             self.base.loads.waits.lacking.clear();
             return Stop::Failed(EngineError::OutOfMemory);
         }
+        if let Some(ended) = self.ended() {
+            self.base.loads.waits.lacking.clear();
+            return ended;
+        }
         debug_assert!(self.views.queue.is_empty(), "changes are applied before an operation ends");
         if self.reads.slices.is_over() {
             // What it lacks besides is asked for again when it goes on.

@@ -9,14 +9,14 @@
 //! A command pays two loads and a comparison; one that may need memory adds up its arguments.
 
 use super::session::Queue;
-use super::{Flow, ShardService, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder, times};
 use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, POSTPONED_PATIENCE, Sample, Size};
 use crate::resp::parts::MemoryBound;
 use headwater_base::memory::Meter;
 use headwater_command::bits::field_steps;
 use headwater_command::{Args, Bits, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
-use headwater_engine::{EngineError, Policy};
+use headwater_engine::{Deadline, EngineError, Policy};
 use headwater_node::Outcome;
 
 /// What a new key takes besides its bytes and its value: its place in a page, and in indexes.
@@ -378,6 +378,8 @@ impl ShardService {
     ) -> Outcome {
         let in_transaction = self.waits.in_transaction(&work.connection.session);
         self.node.set_whole(in_transaction);
+        let is_whole = in_transaction || matches!(data, Data::Functions(_));
+        self.node.end_next_by(if is_whole { self.deadline() } else { None });
         let before = work.out.len();
         let reads = spec.flags.has(Flags::READONLY);
         let most = if reads { self.bound.answer_bytes_max(work) } else { usize::MAX };
@@ -386,12 +388,24 @@ impl ShardService {
         if encoder.overflowed() { self.execute_again(data, before, work) } else { outcome }
     }
 
+    /// When a command ends that is executed as a whole: so long after it was begun, or the transaction of which it is a part.
+    fn deadline(&self) -> Option<Deadline> {
+        let milliseconds = self.settings.config.clients.command_milliseconds_max;
+        if milliseconds == 0 {
+            return None;
+        }
+        let since = self.waits.transaction_since.unwrap_or_else(times::now);
+        let at = since.saturating_add(milliseconds.saturating_mul(1_000_000));
+        Some(Deadline { clock: times::now, at, milliseconds })
+    }
+
     /// Executes a reading command again, whose answer has more bytes than the reserve allows: room
     /// is made for it, or it is refused.
     #[cold]
     fn execute_again(&mut self, data: &Data<'_>, before: usize, work: &mut Turn<'_>) -> Outcome {
         encoder(work).rewind(Mark(before));
         if let Some(most) = self.make_room_to_answer(work) {
+            self.node.end_next_by(self.deadline());
             let mut encoder = encoder(work).at_most(most);
             let outcome = self.node.execute(data, &mut encoder);
             if !encoder.overflowed() {

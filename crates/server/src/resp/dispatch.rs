@@ -6,7 +6,7 @@ use super::{Flow, ShardService, Turn, encoder, is_refusal};
 use crate::log::event;
 use crate::memory::STORE_LOOK;
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
-use headwater_engine::Ticket;
+use headwater_engine::{EngineError, Ticket};
 use headwater_node::Outcome;
 use headwater_protocol::resp::{Refusal, Version, decode, find};
 
@@ -397,10 +397,8 @@ impl ShardService {
 
     /// Refuses to go on with a command that has taken longer than it may.
     pub(super) fn refuse_late(&mut self, most: u64, work: &mut Turn<'_>) {
-        encoder(work).error(
-            "TIMEOUT",
-            format_args!("the command took longer than {most} ms (command-milliseconds-max)"),
-        );
+        let error = EngineError::TookTooLong { milliseconds: most };
+        encoder(work).error(error.code(), format_args!("{error}"));
     }
 
     /// Executes a request that has waited, from its start.

@@ -138,6 +138,8 @@ pub(crate) struct Waits {
     pub(crate) running_since: Option<u64>,
     /// The command under way is one of EXEC's.
     pub(crate) executing_queue: bool,
+    /// When the transaction under way was begun, as [`super::times::now`] tells it.
+    pub(super) transaction_since: Option<u64>,
     pub(super) blocking: Blocking,
     pub(super) pause: Pause,
     /// What was loaded and waits for room.
@@ -156,6 +158,7 @@ impl Waits {
             passes_locks: false,
             running_since: None,
             executing_queue: false,
+            transaction_since: None,
             blocking: Blocking::default(),
             pause: Pause::default(),
             late_loads: VecDeque::new(),

@@ -49,6 +49,8 @@ pub(crate) struct Queue {
     pub(crate) broken: bool,
     /// Those that the user may not send any more, by their places: EXEC answers each with an error, and executes the rest.
     pub(crate) refused: BTreeMap<usize, NotAllowed>,
+    /// When EXEC came, as [`super::times::now`] tells it.
+    pub(crate) since: Option<u64>,
     /// How often EXEC has looked whether all is there that it needs.
     pub(crate) looks: u32,
 }

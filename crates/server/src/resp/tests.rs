@@ -218,6 +218,26 @@ fn skipped_replies_stay_skipped_while_waiting() {
 }
 
 #[test]
+fn a_transaction_that_takes_too_long_answers_what_is_left_to_compute_with_an_error() {
+    let mut config = Config::default();
+    config.clients.command_milliseconds_max = 1;
+    let mut stage = Stage::with(config);
+    let join = "JOIN.ADD c \"c|<x>|<y> = check a|<x> copy b|<y>\"\r\n";
+    assert!(stage.serve(0, join).0.contains("spec"));
+    for number in 0..500 {
+        stage.serve(0, &format!("SET a|{number} 1\r\nSET b|{number} 1\r\n"));
+    }
+    let transaction =
+        "MULTI\r\nSET before 1\r\nPREFIX c| COUNT\r\nSET behind 1\r\nGET behind\r\nEXEC\r\n";
+    let answer = stage.serve(0, transaction).0;
+    let late = "-TIMEOUT the command took longer than 1 ms (command-milliseconds-max)";
+    // What only writes or reads a key does so, whatever the time is.
+    let expected = format!("*4 +OK {late} +OK $1 1 ");
+    assert!(answer.ends_with(&expected), "{answer}");
+    assert_eq!(stage.serve(0, "GET before\r\n").0, "$1 1 ");
+}
+
+#[test]
 fn what_is_told_of_all_tables_goes_through_them_once_or_twice() {
     let mut stage = Stage::with(Config::default());
     for number in 0..1000 {

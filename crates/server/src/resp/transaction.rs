@@ -6,7 +6,7 @@
 
 use super::bound::QueueRoom;
 use super::session::{Queue, Session, Waiting};
-use super::{Flow, ShardService, Turn, encoder};
+use super::{Flow, ShardService, Turn, encoder, times};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
 use headwater_engine::{Stop, Ticket};
 use headwater_protocol::resp::{decode, find};
@@ -143,6 +143,9 @@ impl ShardService {
             }
             Some(_) => {}
         }
+        if let Some(queue) = &mut work.connection.session.queue {
+            queue.since.get_or_insert_with(times::now);
+        }
         let mut changed = false;
         for (key, count) in &work.connection.session.watched {
             match self.node.engine_mut().watched(key) {
@@ -219,6 +222,7 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) -> Flow {
         self.waits.exclusive = None;
+        self.waits.transaction_since = queue.since;
         let mut flow = Flow::Next;
         for at in next..queue.requests.len() {
             let args = queue.requests[at].args();
@@ -237,6 +241,7 @@ impl ShardService {
                 Flow::Next => {}
                 Flow::Parked => {
                     self.waits.exclusive = Some(work.connection.id);
+                    self.waits.transaction_since = None;
                     self.part_transaction();
                     work.connection.session.waiting =
                         Some(Box::new(Waiting::Exec { queue, next: at }));
@@ -245,6 +250,7 @@ impl ShardService {
                 Flow::Close => flow = Flow::Close,
             }
         }
+        self.waits.transaction_since = None;
         self.end_transaction();
         flow
     }
