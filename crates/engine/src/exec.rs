@@ -9,7 +9,7 @@
 //! One containing range and one seek for each span; one match for each source key in it.
 
 use crate::catalog::{Pick, Plan};
-use crate::divide::{divides, leads_into, sample_rows};
+use crate::divide::{Refused, divides, leads_into, sample_rows};
 use crate::engine::Engine;
 use crate::fold::Folded;
 use crate::gaps::Ahead;
@@ -444,6 +444,7 @@ impl Engine {
             most => most.saturating_sub(execution.values),
         };
         let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
+        let mut refused = Refused::new(execution, plan);
         // A row that is one too many is not looked at, and so leads nowhere that is known.
         let mut is_unread = false;
         let is_stepped = plan.value_source() == execution.stepped;
@@ -464,14 +465,18 @@ impl Engine {
                 }
                 visited += 1;
                 rows_here += 1;
-                is_cut =
-                    (rows_here > most && !tuples.tuples.is_empty()) || rows_here > gathered_from;
+                is_cut = (rows_here > most
+                    && (!tuples.tuples.is_empty() || !refused.sample.is_empty()))
+                    || rows_here > gathered_from;
                 if tuples.bytes() > allowance || is_cut {
                     is_unread = true;
                     return ControlFlow::Break(());
                 }
                 let mut inner = *bindings;
                 if !row.is_some_and(|row| source.bind(row, &mut inner)) {
+                    if row.is_none() {
+                        refused.note(range, (plan, bindings), key);
+                    }
                     return ControlFlow::Continue(());
                 }
                 let start = tuples.text.len();
@@ -505,7 +510,9 @@ impl Engine {
         execution.ahead = ahead;
         execution.values += rows_here;
         let looked_at = rows_here - usize::from(is_unread);
-        execution.missed += looked_at.saturating_sub(tuples.tuples.len() - retained);
+        let led = tuples.tuples.len() - retained + refused.leading;
+        execution.missed += looked_at.saturating_sub(led);
+        execution.sample.append(&mut refused.sample);
         execution.rows += rows_here;
         execution.visited += visited;
         if sifted {
