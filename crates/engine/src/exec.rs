@@ -444,7 +444,7 @@ impl Engine {
             most => most.saturating_sub(execution.values),
         };
         let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
-        let mut refused = Refused::new(execution, plan);
+        let (mut refused, mut too_long) = (Refused::new(execution, plan), 0);
         // A row that is one too many is not looked at, and so leads nowhere that is known.
         let mut is_unread = false;
         let is_stepped = plan.value_source() == execution.stepped;
@@ -485,7 +485,9 @@ impl Engine {
                 }
                 let output = &tuples.text[start..];
                 // No key is longer: such an output does not exist.
-                if output.len() > Limits::KEY_BYTES_CEILING || !range.contains(output) {
+                let is_too_long = output.len() > Limits::KEY_BYTES_CEILING;
+                too_long += u64::from(is_too_long);
+                if is_too_long || !range.contains(output) {
                     tuples.text.truncate(start);
                     return ControlFlow::Continue(());
                 }
@@ -507,6 +509,7 @@ impl Engine {
                     ControlFlow::Continue(())
                 }
             });
+        self.counters.outputs_too_long += too_long;
         execution.ahead = ahead;
         execution.values += rows_here;
         let looked_at = rows_here - usize::from(is_unread);
@@ -515,18 +518,7 @@ impl Engine {
         execution.sample.append(&mut refused.sample);
         execution.rows += rows_here;
         execution.visited += visited;
-        if sifted {
-            let (text, mut at) = (&tuples.text, 0);
-            tuples.tuples.retain(|tuple| {
-                at += 1;
-                at <= retained || self.owns(&text[tuple.key.clone()])
-            });
-        }
-        // The rows are borrowed only until now: a later level may change what they point at.
-        for tuple in &tuples.tuples[retained..] {
-            self.store.pool.retain(tuple.value);
-        }
-        self.release_row_holds();
+        self.hold_tuples(&mut tuples, retained, sifted);
         if rows.is_err() {
             execution.limit(Extent::Lacking);
         }
@@ -541,6 +533,22 @@ impl Engine {
         if is_cut {
             execution.limit(Extent::Cut);
         }
+    }
+
+    /// Takes references to the values of the tuples behind those that were there before, of own keys alone where they are to be `sifted`.
+    fn hold_tuples(&mut self, tuples: &mut Tuples, retained: usize, sifted: bool) {
+        if sifted {
+            let (text, mut at) = (&tuples.text, 0);
+            tuples.tuples.retain(|tuple| {
+                at += 1;
+                at <= retained || self.owns(&text[tuple.key.clone()])
+            });
+        }
+        // The rows are borrowed only until now: a later level may change what they point at.
+        for tuple in &tuples.tuples[retained..] {
+            self.store.pool.retain(tuple.value);
+        }
+        self.release_row_holds();
     }
 
     /// How many source rows an execution may visit still.

@@ -135,7 +135,7 @@ impl Engine {
         self.ensure_first(table, &joins, (range, limit, reverse))
     }
 
-    /// As [`Engine::ensure_limited`], of what these joins give; all of them [may be limited](Engine::joins_to_limit).
+    /// As [`Engine::ensure_limited`], of what these joins give; all of them [may be limited](Engine::may_limit).
     pub(crate) fn ensure_first(
         &mut self,
         table: TableId,
@@ -188,20 +188,24 @@ impl Engine {
         range: &KeyRange,
         limit: u64,
     ) -> Option<Vec<u32>> {
-        let is_here = !self.base.spans_homes(range) && !self.base.is_elsewhere(range);
-        if limit == 0 || limit > LIMIT_MAX || !is_here {
-            return None;
-        }
-        let role = self.views.catalog.role(table)?;
-        if role.merged > 0 || self.base.loads.own(table).is_some() {
-            return None;
-        }
         let joins = self.views.catalog.writers_within(table, range);
-        (!joins.is_empty() && joins.iter().all(|&join| self.may_limit(join))).then_some(joins)
+        self.may_limit(table, &joins, (range, limit)).then_some(joins)
     }
 
-    /// Whether what a join gives first in a range can be computed without the rest.
-    fn may_limit(&self, join: u32) -> bool {
+    /// Whether what these joins give first in a range, a part of one table, can be computed without the rest.
+    fn may_limit(&self, table: TableId, joins: &[u32], (range, limit): (&KeyRange, u64)) -> bool {
+        let is_here = !self.base.spans_homes(range) && !self.base.is_elsewhere(range);
+        let is_plain = self.views.catalog.role(table).is_some_and(|role| role.merged == 0)
+            && self.base.loads.own(table).is_none();
+        (1..=LIMIT_MAX).contains(&limit)
+            && is_here
+            && is_plain
+            && !joins.is_empty()
+            && joins.iter().all(|&join| self.begins_in_order(join))
+    }
+
+    /// Whether the first outputs of a join are found at the ends of its sources.
+    fn begins_in_order(&self, join: u32) -> bool {
         let installed = self.views.catalog.join(join);
         let plan = &installed.plan;
         // What several joins give of a source is merged as it is read, not stored in order.
@@ -303,7 +307,7 @@ impl Engine {
     /// which may ask for what is not here.
     fn ensure_upstream(
         &mut self,
-        plan: &Plan,
+        (join, plan): (u32, &Plan),
         level: usize,
         span: &KeyRange,
         best: &Best<'_>,
@@ -312,11 +316,14 @@ impl Engine {
             return None;
         }
         let table = plan.source_tables[level];
-        if level != plan.value_source() {
-            return Some(self.ensure_table(table, span).map(|()| span.clone()));
+        // Others may give keys of the table, this join among them.
+        let givers = self.views.catalog.join(join).upstream[level].clone();
+        let limit = best.wanted as u64;
+        if level == plan.value_source() && self.may_limit(table, &givers, (span, limit)) {
+            // More rows than outputs that are wanted are of use only where the source has another order, and then this is a hint.
+            return Some(self.ensure_first(table, &givers, (span, limit, best.reverse)));
         }
-        // More rows than outputs that are wanted are of use only where the source has another order, and then this is a hint.
-        Some(self.ensure_limited(table, span, best.wanted as u64, best.reverse))
+        Some(self.ensure_joins(table, &givers, span).map(|()| span.clone()))
     }
 
     /// Looks at the rows of sources from `level` on; whether all could be looked at that had to be.
@@ -343,7 +350,7 @@ impl Engine {
             }
         }
         if !self.views.catalog.join(join).upstream[level].is_empty() {
-            match self.ensure_upstream(plan, level, &span, best) {
+            match self.ensure_upstream((join, plan), level, &span, best) {
                 Some(Ok(part)) => span = part,
                 Some(Err(Missing)) => {
                     best.lacks = true;
