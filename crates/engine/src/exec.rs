@@ -9,7 +9,7 @@
 //! One containing range and one seek for each span; one match for each source key in it.
 
 use crate::catalog::{Pick, Plan};
-use crate::divide::{Refused, divides, leads_into, sample_rows};
+use crate::divide::{divides, leads_into, sample_rows};
 use crate::engine::Engine;
 use crate::fold::Folded;
 use crate::gaps::Ahead;
@@ -18,13 +18,13 @@ use crate::relate::is_point;
 use crate::rows::LookedAt;
 use crate::span::{Span, follow_span};
 use crate::status::{Fixed, StatusId};
-use crate::tuples::{Tuple, Tuples};
+use crate::tuples::Tuples;
 use crate::views::Views;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, Mode, Passing, containing_range};
+use headwater_base::KeyRange;
+use headwater_pattern::{Bindings, Mode, containing_range};
 use headwater_store::WARM_MAX;
 
 /// A range of which a source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
@@ -38,7 +38,7 @@ pub(crate) struct Missing;
 
 /// How much an execution has seen of what it needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Extent {
+pub(crate) enum Extent {
     /// All of it.
     Whole,
     /// Data is missing, or memory: nothing of it is kept.
@@ -61,9 +61,9 @@ pub(crate) struct Execution<'r> {
     pub(crate) read: Vec<StatusId>,
     extent: Extent,
     /// Outputs of several homes may come out, of which only own ones are wanted.
-    sifted: bool,
+    pub(crate) sifted: bool,
     /// How many bytes the tuples may take.
-    allowance: usize,
+    pub(crate) allowance: usize,
     /// Source rows visited that count towards `rows_max`.
     pub(crate) rows: usize,
     /// Rows of the value source among `rows`.
@@ -131,7 +131,7 @@ impl<'r> Execution<'r> {
     }
 
     /// After how many keys of the source that is taken in steps the range is to be gathered, where no key says where to divide it.
-    fn gathered_from(&self) -> usize {
+    pub(crate) fn gathered_from(&self) -> usize {
         let is_bounded = self.may_gather || self.gives_up || self.ahead.is_some();
         if is_bounded { self.rows_max.saturating_mul(GATHERED_FROM) } else { usize::MAX }
     }
@@ -166,7 +166,7 @@ impl<'r> Execution<'r> {
     }
 
     /// It has seen no more than this.
-    fn limit(&mut self, extent: Extent) {
+    pub(crate) fn limit(&mut self, extent: Extent) {
         self.extent = self.extent.max(extent);
     }
 }
@@ -420,135 +420,6 @@ impl Engine {
             missing = Err(Missing);
         }
         missing
-    }
-
-    fn collect_tuples(
-        &mut self,
-        execution: &mut Execution<'_>,
-        plan: &Plan,
-        bindings: &Bindings<'_>,
-        span: &KeyRange,
-        step: &mut Option<Step>,
-    ) {
-        if execution.spans_only {
-            return;
-        }
-        let source = plan.source(plan.value_source());
-        let (range, sifted) = (execution.range, execution.sifted);
-        let mut tuples = core::mem::take(&mut execution.tuples);
-        let retained = tuples.tuples.len();
-        let (allowance, mut visited) = (execution.allowance, 1);
-        let most = match execution.rows_max {
-            usize::MAX => usize::MAX,
-            // What the loops above have visited leaves it as much as they had.
-            most => most.saturating_sub(execution.values),
-        };
-        let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
-        let (mut refused, mut too_long) = (Refused::new(execution, plan), 0);
-        // A row that is one too many is not looked at, and so leads nowhere that is known.
-        let mut is_unread = false;
-        let is_stepped = plan.value_source() == execution.stepped;
-        let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
-        // Where a step goes on, and how many rows it takes, is told by all keys.
-        let passing = match step {
-            None => Passing::of(&plan.join.output, range, &source.pattern, bindings),
-            Some(_) => None,
-        };
-        let pick = execution.pick;
-        let is_reverse = pick == Some(Pick::Greatest);
-        let passing = passing.as_ref().filter(|_| !is_reverse);
-        let looked_at = LookedAt { span, passing, is_reverse };
-        let rows =
-            self.rows(execution.join, plan.value_source(), looked_at, &mut |key, row, value| {
-                if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
-                    return ControlFlow::Break(());
-                }
-                visited += 1;
-                rows_here += 1;
-                is_cut = (rows_here > most
-                    && (!tuples.tuples.is_empty() || !refused.sample.is_empty()))
-                    || rows_here > gathered_from;
-                if tuples.bytes() > allowance || is_cut {
-                    is_unread = true;
-                    return ControlFlow::Break(());
-                }
-                let mut inner = *bindings;
-                if !row.is_some_and(|row| source.bind(row, &mut inner)) {
-                    if row.is_none() {
-                        refused.note(range, (plan, bindings), key);
-                    }
-                    return ControlFlow::Continue(());
-                }
-                let start = tuples.text.len();
-                if !plan.join.output.fill(&inner, &mut tuples.text) {
-                    return ControlFlow::Continue(());
-                }
-                let output = &tuples.text[start..];
-                // No key is longer: such an output does not exist.
-                let is_too_long = output.len() > Limits::KEY_BYTES_CEILING;
-                too_long += u64::from(is_too_long);
-                if is_too_long || !range.contains(output) {
-                    tuples.text.truncate(start);
-                    return ControlFlow::Continue(());
-                }
-                if let Some(ahead) = &mut ahead
-                    && !ahead.asked.contains(output)
-                {
-                    ahead.found += 1;
-                    is_cut = ahead.is_over();
-                }
-                let end = tuples.text.len();
-                if plan.picks.is_some() || plan.join.on.is_some() {
-                    tuples.text.extend_from_slice(key);
-                }
-                let source_key = end..tuples.text.len();
-                tuples.tuples.push(Tuple { key: start..end, source_key, value });
-                if is_cut || pick.is_some() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
-        self.counters.outputs_too_long += too_long;
-        execution.ahead = ahead;
-        execution.values += rows_here;
-        let looked_at = rows_here - usize::from(is_unread);
-        let led = tuples.tuples.len() - retained + refused.leading;
-        execution.missed += looked_at.saturating_sub(led);
-        execution.sample.append(&mut refused.sample);
-        execution.rows += rows_here;
-        execution.visited += visited;
-        self.hold_tuples(&mut tuples, retained, sifted);
-        if rows.is_err() {
-            execution.limit(Extent::Lacking);
-        }
-        if tuples.bytes() > allowance && execution.ahead.is_some() {
-            is_cut = true;
-        } else if tuples.bytes() > allowance {
-            self.memory.gave_up(tuples.bytes());
-            execution.limit(Extent::Lacking);
-        }
-        execution.tuples = tuples;
-        // Outputs of other homes may have been all that there was until then.
-        if is_cut {
-            execution.limit(Extent::Cut);
-        }
-    }
-
-    /// Takes references to the values of the tuples behind those that were there before, of own keys alone where they are to be `sifted`.
-    fn hold_tuples(&mut self, tuples: &mut Tuples, retained: usize, sifted: bool) {
-        if sifted {
-            let (text, mut at) = (&tuples.text, 0);
-            tuples.tuples.retain(|tuple| {
-                at += 1;
-                at <= retained || self.owns(&text[tuple.key.clone()])
-            });
-        }
-        // The rows are borrowed only until now: a later level may change what they point at.
-        for tuple in &tuples.tuples[retained..] {
-            self.store.pool.retain(tuple.value);
-        }
-        self.release_row_holds();
     }
 
     /// How many source rows an execution may visit still.

@@ -1,7 +1,15 @@
-//! What an execution finds: output keys, with the source keys and values that they come of.
+//! What an execution finds at its value source: output keys, with the source keys and values that they come of.
 
+use crate::catalog::{Pick, Plan};
+use crate::divide::Refused;
+use crate::engine::Engine;
+use crate::exec::{Execution, Extent};
+use crate::gather::Step;
+use crate::rows::LookedAt;
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
+use headwater_base::{KeyRange, Limits};
+use headwater_pattern::{Bindings, Passing};
 use headwater_pool::{Pool, ValueRef};
 
 /// One way in which an output key comes about.
@@ -50,5 +58,137 @@ impl Tuples {
         for tuple in self.tuples {
             pool.release(tuple.value);
         }
+    }
+}
+
+impl Engine {
+    /// Collects the tuples of a span of the value source, below the rows of the sources before it that `bindings` tell.
+    pub(crate) fn collect_tuples(
+        &mut self,
+        execution: &mut Execution<'_>,
+        plan: &Plan,
+        bindings: &Bindings<'_>,
+        span: &KeyRange,
+        step: &mut Option<Step>,
+    ) {
+        if execution.spans_only {
+            return;
+        }
+        let source = plan.source(plan.value_source());
+        let (range, sifted) = (execution.range, execution.sifted);
+        let mut tuples = core::mem::take(&mut execution.tuples);
+        let retained = tuples.tuples.len();
+        let (allowance, mut visited) = (execution.allowance, 1);
+        let most = match execution.rows_max {
+            usize::MAX => usize::MAX,
+            // What the loops above have visited leaves it as much as they had.
+            most => most.saturating_sub(execution.values),
+        };
+        let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
+        let (mut refused, mut too_long) = (Refused::new(execution, plan), 0);
+        // A row that is one too many is not looked at, and so leads nowhere that is known.
+        let mut is_unread = false;
+        let is_stepped = plan.value_source() == execution.stepped;
+        let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
+        // Where a step goes on, and how many rows it takes, is told by all keys.
+        let passing = match step {
+            None => Passing::of(&plan.join.output, range, &source.pattern, bindings),
+            Some(_) => None,
+        };
+        let pick = execution.pick;
+        let is_reverse = pick == Some(Pick::Greatest);
+        let passing = passing.as_ref().filter(|_| !is_reverse);
+        let looked_at = LookedAt { span, passing, is_reverse };
+        let rows =
+            self.rows(execution.join, plan.value_source(), looked_at, &mut |key, row, value| {
+                if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
+                    return ControlFlow::Break(());
+                }
+                visited += 1;
+                rows_here += 1;
+                is_cut = (rows_here > most
+                    && (!tuples.tuples.is_empty() || !refused.sample.is_empty()))
+                    || rows_here > gathered_from;
+                if tuples.bytes() > allowance || is_cut {
+                    is_unread = true;
+                    return ControlFlow::Break(());
+                }
+                let mut inner = *bindings;
+                if !row.is_some_and(|row| source.bind(row, &mut inner)) {
+                    if row.is_none() {
+                        refused.note(range, (plan, bindings), key);
+                    }
+                    return ControlFlow::Continue(());
+                }
+                let start = tuples.text.len();
+                if !plan.join.output.fill(&inner, &mut tuples.text) {
+                    return ControlFlow::Continue(());
+                }
+                let output = &tuples.text[start..];
+                // No key is longer: such an output does not exist.
+                let is_too_long = output.len() > Limits::KEY_BYTES_CEILING;
+                too_long += u64::from(is_too_long);
+                if is_too_long || !range.contains(output) {
+                    tuples.text.truncate(start);
+                    return ControlFlow::Continue(());
+                }
+                if let Some(ahead) = &mut ahead
+                    && !ahead.asked.contains(output)
+                {
+                    ahead.found += 1;
+                    is_cut = ahead.is_over();
+                }
+                let end = tuples.text.len();
+                if plan.picks.is_some() || plan.join.on.is_some() {
+                    tuples.text.extend_from_slice(key);
+                }
+                let source_key = end..tuples.text.len();
+                tuples.tuples.push(Tuple { key: start..end, source_key, value });
+                if is_cut || pick.is_some() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
+        self.counters.outputs_too_long += too_long;
+        execution.ahead = ahead;
+        execution.values += rows_here;
+        let looked_at = rows_here - usize::from(is_unread);
+        let led = tuples.tuples.len() - retained + refused.leading;
+        execution.missed += looked_at.saturating_sub(led);
+        execution.sample.append(&mut refused.sample);
+        execution.rows += rows_here;
+        execution.visited += visited;
+        self.hold_tuples(&mut tuples, retained, sifted);
+        if rows.is_err() {
+            execution.limit(Extent::Lacking);
+        }
+        if tuples.bytes() > allowance && execution.ahead.is_some() {
+            is_cut = true;
+        } else if tuples.bytes() > allowance {
+            self.memory.gave_up(tuples.bytes());
+            execution.limit(Extent::Lacking);
+        }
+        execution.tuples = tuples;
+        // Outputs of other homes may have been all that there was until then.
+        if is_cut {
+            execution.limit(Extent::Cut);
+        }
+    }
+
+    /// Takes references to the values of the tuples behind those that were there before, of own keys alone where they are to be `sifted`.
+    fn hold_tuples(&mut self, tuples: &mut Tuples, retained: usize, sifted: bool) {
+        if sifted {
+            let (text, mut at) = (&tuples.text, 0);
+            tuples.tuples.retain(|tuple| {
+                at += 1;
+                at <= retained || self.owns(&text[tuple.key.clone()])
+            });
+        }
+        // The rows are borrowed only until now: a later level may change what they point at.
+        for tuple in &tuples.tuples[retained..] {
+            self.store.pool.retain(tuple.value);
+        }
+        self.release_row_holds();
     }
 }
