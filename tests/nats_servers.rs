@@ -25,6 +25,12 @@ pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
+/// The URLs of servers at these ports, with commas between.
+pub(crate) fn urls(ports: &[u16]) -> String {
+    let url = |port: &u16| format!("nats://127.0.0.1:{port}");
+    ports.iter().map(url).collect::<Vec<_>>().join(",")
+}
+
 /// Three servers, which end with this.
 pub(crate) struct Servers {
     program: PathBuf,
@@ -37,7 +43,7 @@ pub(crate) struct Servers {
 pub(crate) const SERVERS: usize = 3;
 
 impl Servers {
-    /// Starts servers, `sync` being their setting of `sync_interval`.
+    /// Starts servers, of which clients know those alone that they are told; `sync` being their setting of `sync_interval`.
     pub(crate) fn start(program: PathBuf, sync: &str) -> Self {
         Self::start_with(program, sync, "")
     }
@@ -54,7 +60,7 @@ impl Servers {
             let text = format!(
                 "server_name: s{at}\nlisten: 127.0.0.1:{}\nhttp: 127.0.0.1:{}\n\
                  jetstream {{ store_dir: {:?}, sync_interval: {sync} }}\n\
-                 cluster {{ name: c, listen: 127.0.0.1:{}, routes: [{}] }}\n{more}\n",
+                 cluster {{ name: c, listen: 127.0.0.1:{}, routes: [{}], no_advertise: true }}\n{more}\n",
                 servers.ports[at],
                 servers.ports[2 * SERVERS + at],
                 servers.folder.path().join(format!("s{at}")),
@@ -103,8 +109,12 @@ impl Servers {
 
     /// The URLs of these of the servers, with commas between.
     pub(crate) fn urls(&self, which: &[usize]) -> String {
-        let url = |&at: &usize| format!("nats://127.0.0.1:{}", self.ports[at]);
-        which.iter().map(url).collect::<Vec<_>>().join(",")
+        urls(&which.iter().map(|&at| self.ports[at]).collect::<Vec<_>>())
+    }
+
+    /// The port of a server for clients.
+    pub(crate) fn port(&self, at: usize) -> u16 {
+        self.ports[at]
     }
 
     /// The monitoring addresses of all.

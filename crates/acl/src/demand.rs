@@ -269,7 +269,7 @@ needs! {
         ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount MemoryUsage Watch;
     Writes: SetNx SetEx PSetEx MSet MSetNx Append SetRange Del Unlink Expire PExpire ExpireAt
         PExpireAt Persist StreamAppend StreamTrim Restore;
-    Both: SetBit DelIfEq PExpireIfEq ClThrottle Eval EvalSha GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
+    Both: SetBit DelIfEq PExpireIfEq ClThrottle Eval EvalSha EvalRo EvalShaRo GetSet GetDel GetEx Incr Decr IncrBy DecrBy IncrByFloat;
     SetOptions: Set;
     CallOptions: FnCall;
     FieldOptions: BitField;
@@ -297,7 +297,7 @@ needs! {
         ClientList ClientInfo ClientKill ClientNoEvict ClientNoTouch ClientCapa ClientReply
         ClientCaching ClientTrackingInfo ClientGetRedir ClientHelp Command CommandCount CommandInfo
         CommandDocs CommandList CommandGetKeys CommandGetKeysAndFlags CommandHelp Info Config
-        ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp Time Memory MemoryStats
+        ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp Time Role Memory MemoryStats
         MemoryPurge MemoryDoctor MemoryHelp Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
         Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp Acl AclCat AclDelUser
         AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave AclSetUser

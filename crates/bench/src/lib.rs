@@ -10,7 +10,8 @@
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
 //!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`],
-//!   [`cluster`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
+//!   [`cluster`],
+//!   [`faults`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod bounds;
@@ -19,6 +20,7 @@ pub mod cluster;
 pub mod drive;
 pub mod durability;
 pub mod experiment;
+pub mod faults;
 pub mod flows;
 pub mod functions;
 pub mod growth;
@@ -70,6 +72,8 @@ pub enum Workload {
     Bounds(Box<bounds::Bounds>),
     /// Three nodes behind three NATS servers: what the log costs, and how long clients wait when something ends.
     Cluster(Box<cluster::Cluster>),
+    /// Posts to timelines while a node of a cluster is killed and comes back.
+    Faults(Box<faults::Faults>),
     /// How cost grows with size.
     Growth(Box<growth::Growth>),
     /// Writes a second by how they are made safe.
@@ -105,6 +109,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Joins(joins) => joins.run(),
         Workload::Bounds(bounds) => bounds.run(),
         Workload::Cluster(cluster) => cluster.run(),
+        Workload::Faults(faults) => faults.run(),
         Workload::Growth(growth) => growth.run(),
         Workload::Durability(durability) => durability.run(),
         Workload::Postgres(sourced) => sourced.run(),

@@ -25,6 +25,7 @@ struct Program {
 fn main() -> ExitCode {
     match Program::parse().command.run() {
         Ok(code) => code,
+        Err(error) if output::has_ended(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // A closed standard error leaves nothing to be done.
             let _ = writeln!(std::io::stderr(), "headwater: {error:#}");

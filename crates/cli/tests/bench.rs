@@ -231,3 +231,28 @@ fn a_user_with_all_rights_costs_a_hundredth_of_a_get_at_most() {
     // The check of those who may not do everything is measured at all.
     assert!(ratio("a user with one prefix") > 1.0, "{table}");
 }
+
+/// Whoever writes timelines, what was acknowledged while the owner was killed is in each of them.
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that did less than it could must say so")]
+fn what_is_posted_while_the_owner_is_killed_reaches_all_timelines() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("faults.svg");
+    let small =
+        ["faults", "--scale", "0.03", "--rate", "60", "--users", "50", "--connections", "4"];
+    let output = bench(&[&small[..], &["--svg", svg.to_str().unwrap()]].concat());
+    let errors = stderr(&output);
+    if errors.contains("is not installed") {
+        eprintln!("skipped: {}", errors.trim());
+        return;
+    }
+    assert!(output.status.success(), "{errors}");
+    let table = String::from_utf8_lossy(&output.stdout);
+    let totals = table.split_once("longest silence").expect("a table of totals").1;
+    for way in ["synchronous", "queue", "flow"] {
+        let line = totals.lines().find(|line| line.starts_with(way)).expect("a line for each way");
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words[words.len() - 2..], ["0", "0"], "{table}");
+    }
+    assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg "));
+}

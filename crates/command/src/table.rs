@@ -273,7 +273,7 @@ ids! {
     Object ObjectEncoding ObjectIdleTime ObjectFreq ObjectRefCount ObjectHelp
     Expire PExpire ExpireAt PExpireAt Ttl PTtl ExpireTime PExpireTime Persist
     StreamAppend StreamRead StreamTrim StreamLen StreamInfo
-    DelIfEq PExpireIfEq ClThrottle Eval EvalSha Script ScriptLoad ScriptExists ScriptFlush ScriptHelp
+    DelIfEq PExpireIfEq ClThrottle Eval EvalSha EvalRo EvalShaRo Script ScriptLoad ScriptExists ScriptFlush ScriptHelp
     Range Prefix RangeDel RangeWatch RangeUnwatch Explain ExplainRange Verify
     JoinAdd JoinDrop JoinList JoinInfo JoinKey JoinDecode
     TableSet TableList TableInfo
@@ -293,7 +293,7 @@ ids! {
     Command CommandCount CommandInfo CommandDocs CommandList CommandGetKeys
     CommandGetKeysAndFlags CommandHelp
     Info Config ConfigGet ConfigSet ConfigResetStat ConfigRewrite ConfigHelp
-    Time Memory MemoryUsage MemoryStats MemoryPurge MemoryDoctor MemoryHelp
+    Time Role Memory MemoryUsage MemoryStats MemoryPurge MemoryDoctor MemoryHelp
     Slowlog SlowlogGet SlowlogLen SlowlogReset SlowlogHelp
     Latency LatencyLatest LatencyHistory LatencyHistogram LatencyDoctor LatencyReset LatencyHelp
     Acl AclCat AclDelUser AclDryRun AclGenPass AclGetUser AclHelp AclList AclLoad AclLog AclOwners AclSave

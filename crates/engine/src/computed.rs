@@ -25,13 +25,13 @@ use headwater_store::{GroupId, TableId};
 pub(crate) type ComputedRows = Vec<(Box<[u8]>, ValueRef)>;
 
 impl Engine {
-    /// The pairs of `range`, a part of a table, where some of them are not kept; `None`: all are, or are from now on. `group` holds all
+    /// The pairs of what was `asked` for, a part of a table, where some of them are not kept; `None`: all are, or are from now on. `group` holds all
     /// of the range, where there is one that does.
     pub(crate) fn read_computed(
         &mut self,
         table: TableId,
         group: Option<GroupId>,
-        range: &KeyRange,
+        asked: &KeyRange,
         options: RangeOptions,
     ) -> Result<Option<ComputedRows>, Missing> {
         let Some(role) = self.views.catalog.role(table) else { return Ok(None) };
@@ -40,27 +40,36 @@ impl Engine {
         }
         if let Some(group) = group
             && role.writers.len() <= FEW
-            && role.writers.iter().all(|&join| self.is_noted_kept(join, (table, group), range))
+            && role.writers.iter().all(|&join| self.is_noted_kept(join, (table, group), asked))
         {
             return Ok(None);
         }
-        let writers = self.views.catalog.writers_within(table, range);
+        let writers = self.views.catalog.writers_within(table, asked);
         let (computed, kept): (Vec<_>, Vec<_>) =
-            writers.into_iter().partition(|&join| self.computes(join, range));
+            writers.into_iter().partition(|&join| self.computes(join, asked));
         if computed.is_empty() {
             return Ok(None);
         }
-        for join in kept {
-            self.ensure(join, range, None)?;
-        }
         let limit = options.limit.unwrap_or(u64::MAX);
+        let joins = options.limit.and_then(|limit| self.joins_to_limit(table, asked, limit));
+        let limited = joins.is_some();
+        // What is looked at: all of it, or where the kept outputs are that a limited read may show.
+        let mut range = asked.clone();
+        if limited && !kept.is_empty() {
+            range = self.ensure_first(table, &kept, (asked, limit, options.reverse))?;
+        } else {
+            for join in kept {
+                self.ensure(join, asked, None)?;
+            }
+        }
+        let range = &range;
         let mut rows = Vec::new();
         for &join in &computed {
             let before = self.counters.rows_read;
-            let limited = computed.len() == 1 && options.limit.is_some();
-            let folded = match limited.then(|| self.join_to_limit(table, range, limit)).flatten() {
-                Some(join) => self.compute_limited(join, range, limit, options.reverse),
-                None => self.compute_once(join, range, range),
+            let folded = if limited {
+                self.compute_limited(join, (range, asked), limit, options.reverse)
+            } else {
+                self.compute_once(join, range, asked)
             };
             match folded {
                 Ok(folded) => rows.extend(folded.into_iter().map(|it| (it.key, it.value))),
@@ -70,11 +79,11 @@ impl Engine {
                 }
             }
             let visited = self.counters.rows_read - before;
-            self.note_computed(join, range, visited);
+            self.note_computed(join, asked, visited);
         }
         if !self.add_stored(table, range, &computed, &mut rows) {
             self.scratch.row_holds.extend(rows.iter().map(|(_, value)| *value));
-            computed.iter().for_each(|&join| self.note_large(join, range));
+            computed.iter().for_each(|&join| self.note_large(join, asked));
             return Ok(None);
         }
         rows.sort_by(|a, b| a.0.cmp(&b.0));
@@ -219,11 +228,11 @@ impl Engine {
         shown
     }
 
-    /// The first outputs of a range, or the last ones, with at least `limit` of them if there are so many.
+    /// The first outputs of a part of the range that was `asked` for, or the last ones, with at least `limit` of them if there are so many.
     fn compute_limited(
         &mut self,
         join: u32,
-        range: &KeyRange,
+        (range, asked): (&KeyRange, &KeyRange),
         limit: u64,
         reverse: bool,
     ) -> Result<Vec<Folded>, Missing> {
@@ -231,7 +240,7 @@ impl Engine {
         let mut wanted = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut found = Vec::new();
         loop {
-            let cut = match self.dividing_hint(join, &rest, (wanted, reverse), true) {
+            let cut = match self.dividing_hint(&[join], &rest, (wanted, reverse), true) {
                 Ok(cut) => cut,
                 Err(Missing) => {
                     self.release_folded(found);
@@ -244,7 +253,7 @@ impl Engine {
                 Some(cut) if reverse => KeyRange::new(&cut, &rest.last),
                 Some(cut) => KeyRange::new(&rest.first, &cut),
             };
-            match self.compute_once(join, &part, range) {
+            match self.compute_once(join, &part, asked) {
                 Ok(folded) => found.extend(folded),
                 Err(Missing) => {
                     self.release_folded(found);

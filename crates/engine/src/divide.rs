@@ -9,6 +9,9 @@ use headwater_base::KeyRange;
 use headwater_base::key::{SEPARATOR, before_end, prefix_end};
 use headwater_pattern::{Bindings, Component, Pattern};
 
+/// Of the rows that a slice has about so many are sampled.
+const SAMPLED: usize = 64;
+
 impl Execution<'_> {
     /// A key that divides the range such that the part before it has about half of the outputs that were found
     /// before the execution was over; nothing where none does.
@@ -85,5 +88,53 @@ pub(crate) fn sample_rows(
             execution.sample.push(prefix);
         }
         start = end;
+    }
+}
+
+/// Keys of the value source whose values fulfil no condition, and which would have led into the range: where there are
+/// more of them than a slice has rows, they say where to divide it as outputs do.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// Of so many rows one is in the sample; `None`: none is.
+    every: Option<usize>,
+    /// As how many rows they count.
+    pub(crate) leading: usize,
+    /// From how many on the next one is in the sample.
+    next: usize,
+    /// What their output keys begin with.
+    pub(crate) sample: Vec<Vec<u8>>,
+    prefix: Vec<u8>,
+}
+
+impl Refused {
+    pub(crate) fn new(execution: &Execution<'_>, plan: &Plan) -> Self {
+        let is_sliced = execution.rows_max != usize::MAX && execution.pick.is_none();
+        let every = (execution.rows_max / SAMPLED).max(1);
+        Self {
+            every: (is_sliced && plan.has_lens(plan.value_source())).then_some(every),
+            leading: 0,
+            next: 0,
+            sample: Vec::new(),
+            prefix: Vec::new(),
+        }
+    }
+
+    /// Notes a key that gives no row, and counts as so many.
+    pub(crate) fn note(
+        &mut self,
+        range: &KeyRange,
+        (plan, bindings): (&Plan, &Bindings<'_>),
+        key: &[u8],
+        weight: usize,
+    ) {
+        let Some(every) = self.every else { return };
+        let pattern = plan.pattern(plan.value_source());
+        if leads_into(range, plan, (pattern, key), bindings, &mut self.prefix) {
+            if self.leading >= self.next {
+                self.sample.push(self.prefix.clone());
+                self.next = self.leading + every;
+            }
+            self.leading += weight;
+        }
     }
 }

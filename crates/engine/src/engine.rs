@@ -147,6 +147,7 @@ impl Engine {
             ("invalidations", counters.invalidations),
             ("values_not_numbers", counters.not_numbers),
             ("values_unreadable", counters.unreadable),
+            ("outputs_too_long", counters.outputs_too_long),
             ("compactions", self.memory.compactions),
             ("values_not_mapped", counters.not_mapped),
             ("chunks_evicted", self.memory.evicted.chunks),

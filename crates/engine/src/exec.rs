@@ -24,7 +24,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_pattern::{Bindings, Mode, Passing, containing_range};
+use headwater_pattern::{Bindings, Mode, containing_range};
 use headwater_store::WARM_MAX;
 
 /// A range of which a source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
@@ -36,7 +36,7 @@ pub(crate) struct Missing;
 
 /// How much an execution has seen of what it needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Extent {
+pub(crate) enum Extent {
     /// All of it.
     Whole,
     /// Data is missing, or memory: nothing of it is kept.
@@ -59,9 +59,9 @@ pub(crate) struct Execution<'r> {
     pub(crate) read: Vec<StatusId>,
     extent: Extent,
     /// Outputs of several homes may come out, of which only own ones are wanted.
-    sifted: bool,
+    pub(crate) sifted: bool,
     /// How many bytes the tuples may take.
-    allowance: usize,
+    pub(crate) allowance: usize,
     /// Source rows visited that count towards `rows_max`.
     pub(crate) rows: usize,
     /// Rows of the value source among `rows`.
@@ -129,7 +129,7 @@ impl<'r> Execution<'r> {
     }
 
     /// After how many keys of the source that is taken in steps the range is to be gathered, where no key says where to divide it.
-    fn gathered_from(&self) -> usize {
+    pub(crate) fn gathered_from(&self) -> usize {
         let is_bounded = self.may_gather || self.gives_up || self.ahead.is_some();
         if is_bounded { self.rows_max.saturating_mul(GATHERED_FROM) } else { usize::MAX }
     }
@@ -164,7 +164,7 @@ impl<'r> Execution<'r> {
     }
 
     /// It has seen no more than this.
-    fn limit(&mut self, extent: Extent) {
+    pub(crate) fn limit(&mut self, extent: Extent) {
         self.extent = self.extent.max(extent);
     }
 }
@@ -392,117 +392,6 @@ impl Engine {
             missing = Err(Missing);
         }
         missing
-    }
-
-    fn collect_tuples(
-        &mut self,
-        execution: &mut Execution<'_>,
-        plan: &Plan,
-        bindings: &Bindings<'_>,
-        span: &KeyRange,
-        step: &mut Option<Step>,
-    ) {
-        if execution.spans_only {
-            return;
-        }
-        let (range, sifted) = (execution.range, execution.sifted);
-        let mut tuples = core::mem::take(&mut execution.tuples);
-        let retained = tuples.tuples.len();
-        let (allowance, mut visited) = (execution.allowance, 1);
-        let most = match execution.rows_max {
-            usize::MAX => usize::MAX,
-            // What the loops above have visited leaves it as much as they had.
-            most => most.saturating_sub(execution.values),
-        };
-        let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
-        // A row that is one too many is not looked at, and so leads nowhere that is known.
-        let mut is_unread = false;
-        let mut led = 0;
-        let is_stepped = plan.value_source() == execution.stepped;
-        let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
-        // Where a step goes on, and how many rows it takes, is told by all keys.
-        let passing = match step {
-            None => {
-                Passing::of(&plan.join.output, range, plan.pattern(plan.value_source()), bindings)
-            }
-            Some(_) => None,
-        };
-        let (ending, mut is_late) = (self.ending.clone(), false);
-        let pick = execution.pick;
-        let is_reverse = pick == Some(Pick::Greatest);
-        let passing = passing.as_ref().filter(|_| !is_reverse);
-        let looked_at = LookedAt { span, passing, is_reverse };
-        let rows = self.rows(
-            execution.join,
-            plan.value_source(),
-            looked_at,
-            &mut |key, row, value, weight| {
-                if step.as_mut().is_some_and(|step| !step.takes(rows_here, key)) {
-                    return ControlFlow::Break(());
-                }
-                visited += weight as u64;
-                is_late = ending.as_ref().is_some_and(|ending| ending.is_over());
-                if is_late {
-                    return ControlFlow::Break(());
-                }
-                is_cut =
-                    (rows_here >= most && !tuples.tuples.is_empty()) || rows_here >= gathered_from;
-                if tuples.bytes() > allowance || is_cut {
-                    rows_here += 1;
-                    is_unread = true;
-                    return ControlFlow::Break(());
-                }
-                rows_here += weight;
-                let Some(row) = row else { return ControlFlow::Continue(()) };
-                if !tuples.add(plan, (range, bindings), (key, row, value)) {
-                    return ControlFlow::Continue(());
-                }
-                led += weight;
-                if let Some(ahead) = &mut ahead
-                    && !ahead.asked.contains(tuples.key(tuples.tuples.len() - 1))
-                {
-                    ahead.found += 1;
-                    is_cut = ahead.is_over();
-                }
-                if is_cut || pick.is_some() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            },
-        );
-        execution.ahead = ahead;
-        execution.values += rows_here;
-        let looked_at = rows_here - usize::from(is_unread);
-        execution.missed += looked_at.saturating_sub(led);
-        execution.rows += rows_here;
-        execution.visited += visited;
-        if sifted {
-            let (text, mut at) = (&tuples.text, 0);
-            tuples.tuples.retain(|tuple| {
-                at += 1;
-                at <= retained || self.owns(&text[tuple.key.clone()])
-            });
-        }
-        // The rows are borrowed only until now: a later level may change what they point at.
-        for tuple in &tuples.tuples[retained..] {
-            self.store.pool.retain(tuple.value);
-        }
-        self.release_row_holds();
-        if rows.is_err() || is_late {
-            execution.limit(Extent::Lacking);
-        }
-        if tuples.bytes() > allowance && execution.ahead.is_some() {
-            is_cut = true;
-        } else if tuples.bytes() > allowance {
-            self.memory.gave_up(tuples.bytes());
-            execution.limit(Extent::Lacking);
-        }
-        execution.tuples = tuples;
-        // Outputs of other homes may have been all that there was until then.
-        if is_cut {
-            execution.limit(Extent::Cut);
-        }
     }
 
     /// How many source rows an execution may visit still.

@@ -147,7 +147,7 @@ impl Engine {
         if !is_group || !is_base || !is_push || by_value || self.base.placed.is_some() {
             return None;
         }
-        let cut = self.dividing_hint(join, group, (keep.most + 1, keep.last), false).ok()??;
+        let cut = self.dividing_hint(&[join], group, (keep.most + 1, keep.last), false).ok()??;
         let part = if keep.last {
             KeyRange::new(&cut, &group.last)
         } else {

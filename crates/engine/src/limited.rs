@@ -18,11 +18,12 @@ use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::handles::Handle;
+use crate::views::Views;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{Bound, ControlFlow};
-use headwater_base::key::{before_end, end_bound};
+use headwater_base::key::{before_end, end_at_most, end_bound};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, containing_range, fixed_slots};
 use headwater_store::{Scan, TableId};
@@ -31,6 +32,9 @@ use headwater_store::{Scan, TableId};
 const LIMIT_MAX: u64 = 10_000;
 /// More rows than this are not looked at for a hint, beside those wanted.
 const ROWS_MAX: usize = 20_000;
+
+/// How many reads are known that go on with the part which they have begun.
+const LIMITED_READS_MAX: usize = 64;
 
 /// The best output keys that were seen.
 struct Best<'r> {
@@ -67,6 +71,50 @@ impl Best<'_> {
     }
 }
 
+/// A read of the first few keys of a range, or the last ones.
+#[derive(PartialEq, Eq, Debug)]
+struct Asked {
+    table: TableId,
+    range: KeyRange,
+    limit: u64,
+    reverse: bool,
+}
+
+/// How far such a read has come: what it makes current of its range, and how many keys were wanted of what was added last.
+#[derive(Debug)]
+struct Begun {
+    part: KeyRange,
+    wanted: usize,
+}
+
+/// Reads that have had a slice, and go on with the part that they have begun: which one that is takes a look at many rows where few fulfil
+/// the conditions. It is a hint still, that of a read which never came back included.
+#[derive(Debug, Default)]
+pub(crate) struct LimitedReads(Vec<(Asked, Begun)>);
+
+impl LimitedReads {
+    fn take(&mut self, asked: &Asked) -> Option<Begun> {
+        let at = self.0.iter().position(|(other, _)| other == asked)?;
+        Some(self.0.remove(at).1)
+    }
+
+    fn keep(&mut self, asked: Asked, begun: Begun) {
+        if self.0.len() >= LIMITED_READS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((asked, begun));
+    }
+}
+
+/// Ends a part of a range at `cut`, or begins it there for a read from the end, if that leaves less of it.
+fn shorten(part: &mut KeyRange, cut: &[u8], reverse: bool) {
+    if reverse && *cut > *part.first {
+        part.first = cut.into();
+    } else if !reverse && !cut.is_empty() && before_end(cut, &part.last) {
+        part.last = cut.into();
+    }
+}
+
 impl Engine {
     /// Makes a part of `range` current that holds the first `limit` keys (or the last ones), or all of it; which part that is.
     ///
@@ -83,45 +131,81 @@ impl Engine {
         if let Some(part) = self.need_limited(table, range, limit, reverse)? {
             return Ok(part);
         }
-        let Some(join) = self.join_to_limit(table, range, limit) else { return whole(self) };
-        let mut rest = range.clone();
-        let mut wanted = usize::try_from(limit).unwrap_or(usize::MAX);
+        let Some(joins) = self.joins_to_limit(table, range, limit) else { return whole(self) };
+        self.ensure_first(table, &joins, (range, limit, reverse))
+    }
+
+    /// As [`Engine::ensure_limited`], of what these joins give; all of them [may be limited](Engine::may_limit).
+    pub(crate) fn ensure_first(
+        &mut self,
+        table: TableId,
+        joins: &[u32],
+        (range, limit, reverse): (&KeyRange, u64, bool),
+    ) -> Result<KeyRange, Missing> {
+        let asked = Asked { table, range: range.clone(), limit, reverse };
+        let begun = self.reads.limited.take(&asked);
+        let mut begun = match begun {
+            Some(begun) => begun,
+            None => self.begin_limited(joins, &asked)?,
+        };
+        let mut added = begun.part.clone();
         loop {
-            let (part, is_last) = self.next_limited(join, &rest, wanted, reverse)?;
-            self.ensure_table(table, &part)?;
-            let done = if reverse {
-                KeyRange::new(&part.first, &range.last)
-            } else {
-                KeyRange::new(&range.first, &part.last)
-            };
-            if is_last || self.holds(table, &done, limit) {
-                return Ok(done);
+            if let Err(Missing) = self.ensure_joins(table, joins, &added) {
+                if self.reads.slices.is_active() {
+                    self.reads.limited.keep(asked, begun);
+                }
+                return Err(Missing);
             }
+            if begun.part == *range || self.holds(table, &begun.part, limit) {
+                return Ok(begun.part);
+            }
+            let (mut rest, wanted) = (range.clone(), begun.wanted.saturating_mul(2));
             if reverse {
-                rest.last = part.first;
+                rest.last.clone_from(&begun.part.first);
             } else {
-                rest.first = part.last;
+                rest.first.clone_from(&begun.part.last);
             }
-            wanted = wanted.saturating_mul(2);
+            added = self.next_limited(joins, &rest, wanted, reverse)?;
+            if reverse {
+                begun.part.first.clone_from(&added.first);
+            } else {
+                begun.part.last.clone_from(&added.last);
+            }
+            begun.wanted = wanted;
         }
     }
 
-    /// The join that alone gives keys in `range`, a part of one table, if less than all of them can be computed for a limited read.
-    pub(crate) fn join_to_limit(
+    fn begin_limited(&mut self, joins: &[u32], asked: &Asked) -> Result<Begun, Missing> {
+        let wanted = usize::try_from(asked.limit).unwrap_or(usize::MAX);
+        let part = self.next_limited(joins, &asked.range, wanted, asked.reverse)?;
+        Ok(Begun { part, wanted })
+    }
+
+    /// The joins that give keys in `range`, a part of one table, if less than all of these can be computed for a limited read.
+    pub(crate) fn joins_to_limit(
         &self,
         table: TableId,
         range: &KeyRange,
         limit: u64,
-    ) -> Option<u32> {
+    ) -> Option<Vec<u32>> {
+        let joins = self.views.catalog.writers_within(table, range);
+        self.may_limit(table, &joins, (range, limit)).then_some(joins)
+    }
+
+    /// Whether what these joins give first in a range, a part of one table, can be computed without the rest.
+    fn may_limit(&self, table: TableId, joins: &[u32], (range, limit): (&KeyRange, u64)) -> bool {
         let is_here = !self.base.spans_homes(range) && !self.base.is_elsewhere(range);
-        if limit == 0 || limit > LIMIT_MAX || !is_here {
-            return None;
-        }
-        let role = self.views.catalog.role(table)?;
-        if role.merged > 0 || self.base.loads.own(table).is_some() {
-            return None;
-        }
-        let [join] = self.views.catalog.writers_within(table, range)[..] else { return None };
+        let is_plain = self.views.catalog.role(table).is_some_and(|role| role.merged == 0)
+            && self.base.loads.own(table).is_none();
+        (1..=LIMIT_MAX).contains(&limit)
+            && is_here
+            && is_plain
+            && !joins.is_empty()
+            && joins.iter().all(|&join| self.begins_in_order(join))
+    }
+
+    /// Whether the first outputs of a join are found at the ends of its sources.
+    fn begins_in_order(&self, join: u32) -> bool {
         let installed = self.views.catalog.join(join);
         let plan = &installed.plan;
         // What several joins give of a source is merged as it is read, not stored in order.
@@ -130,43 +214,32 @@ impl Engine {
             upstream.is_empty()
                 || self.views.catalog.role(*table).is_none_or(|role| role.merged == 0)
         });
-        let is_kept = installed.mode().is_maintained();
-        (is_kept && is_stored && plan.together_at.is_none()).then_some(join)
+        installed.mode().is_maintained() && is_stored && plan.together_at.is_none()
     }
 
-    /// The part of what is left that a limited read has made current next, and whether it is all of that.
+    /// The part of what is left that a limited read makes current next.
     fn next_limited(
         &mut self,
-        join: u32,
+        joins: &[u32],
         rest: &KeyRange,
         wanted: usize,
         reverse: bool,
-    ) -> Result<(KeyRange, bool), Missing> {
-        let all = (rest.clone(), true);
-        // What is there already costs nothing.
-        let cover = &self.views.catalog.join(join).cover;
-        if reverse {
-            let below = (Bound::Unbounded, end_bound(&rest.last));
-            if let Some((first, &id)) = cover.range::<[u8], _>(below).next_back()
-                && headwater_base::key::end_at_most(&rest.last, &self.views.statuses.get(id).last)
-            {
-                if **first <= *rest.first {
-                    return Ok(all);
-                }
-                return Ok((KeyRange::new(first, &rest.last), false));
+    ) -> Result<KeyRange, Missing> {
+        let mut part = rest.clone();
+        let mut open = Vec::new();
+        for &join in joins {
+            // What is there already costs nothing.
+            match self.views.materialized_up_to(join, rest, reverse) {
+                Some(cut) => shorten(&mut part, &cut, reverse),
+                None => open.push(join),
             }
-        } else if let Some(id) = self.views.status_at(join, &rest.first) {
-            let end = self.views.statuses.get(id).last.to_vec();
-            if end.is_empty() || !before_end(&end, &rest.last) {
-                return Ok(all);
-            }
-            return Ok((KeyRange::new(&rest.first, &end), false));
         }
-        Ok(match self.dividing_hint(join, rest, (wanted, reverse), true)? {
-            Some(cut) if reverse => (KeyRange::new(&cut, &rest.last), false),
-            Some(cut) => (KeyRange::new(&rest.first, &cut), false),
-            None => all,
-        })
+        if !open.is_empty()
+            && let Some(cut) = self.dividing_hint(&open, &part, (wanted, reverse), true)?
+        {
+            shorten(&mut part, &cut, reverse);
+        }
+        Ok(part)
     }
 
     /// Whether there are so many keys in a range, or more.
@@ -182,24 +255,28 @@ impl Engine {
         flow.is_break()
     }
 
-    /// A key within `range` such that about `wanted` outputs lie before it (or from it on); nothing where that is not known
+    /// A key within `range` such that about `wanted` outputs of these joins lie before it (or from it on); nothing where that is not known
     /// to be less than all of it, or data is not here.
     ///
     /// # Errors
     /// Data is not here, and is asked for, since the hint `loads` what it needs.
     pub(crate) fn dividing_hint(
         &mut self,
-        join: u32,
+        joins: &[u32],
         range: &KeyRange,
         (wanted, reverse): (usize, bool),
         loads: bool,
     ) -> Result<Option<Vec<u8>>, Missing> {
-        let plan = self.views.catalog.join(join).plan.clone();
-        let Some(bindings) = fixed_slots(&plan.join.output, range) else { return Ok(None) };
         let rows = ROWS_MAX.saturating_add(wanted);
         let mut best =
             Best { range, reverse, wanted, keys: BTreeSet::new(), rows, loads, lacks: false };
-        let is_known = self.look_for_best(join, &plan, 0, &bindings, &mut best);
+        let mut is_known = true;
+        for &join in joins {
+            let plan = self.views.catalog.join(join).plan.clone();
+            if let Some(bindings) = fixed_slots(&plan.join.output, range) {
+                is_known &= self.look_for_best(join, &plan, 0, &bindings, &mut best);
+            }
+        }
         self.counters.rows_read += (rows - best.rows) as u64;
         if best.lacks {
             return Err(Missing);
@@ -230,7 +307,7 @@ impl Engine {
     /// which may ask for what is not here.
     fn ensure_upstream(
         &mut self,
-        plan: &Plan,
+        (join, plan): (u32, &Plan),
         level: usize,
         span: &KeyRange,
         best: &Best<'_>,
@@ -239,11 +316,14 @@ impl Engine {
             return None;
         }
         let table = plan.source_tables[level];
-        if level != plan.value_source() {
-            return Some(self.ensure_table(table, span).map(|()| span.clone()));
+        // Others may give keys of the table, this join among them.
+        let givers = self.views.catalog.join(join).upstream[level].clone();
+        let limit = best.wanted as u64;
+        if level == plan.value_source() && self.may_limit(table, &givers, (span, limit)) {
+            // More rows than outputs that are wanted are of use only where the source has another order, and then this is a hint.
+            return Some(self.ensure_first(table, &givers, (span, limit, best.reverse)));
         }
-        // More rows than outputs that are wanted are of use only where the source has another order, and then this is a hint.
-        Some(self.ensure_limited(table, span, best.wanted as u64, best.reverse))
+        Some(self.ensure_joins(table, &givers, span).map(|()| span.clone()))
     }
 
     /// Looks at the rows of sources from `level` on; whether all could be looked at that had to be.
@@ -270,7 +350,7 @@ impl Engine {
             }
         }
         if !self.views.catalog.join(join).upstream[level].is_empty() {
-            match self.ensure_upstream(plan, level, &span, best) {
+            match self.ensure_upstream((join, plan), level, &span, best) {
                 Some(Ok(part)) => span = part,
                 Some(Err(Missing)) => {
                     best.lacks = true;
@@ -326,5 +406,20 @@ impl Engine {
             start = end;
         }
         true
+    }
+}
+
+impl Views {
+    /// Where what is materialized of a join's outputs at the start of `range` ends (empty: nowhere), or where it begins at the end of
+    /// `range`; `None`: there is nothing.
+    fn materialized_up_to(&self, join: u32, range: &KeyRange, reverse: bool) -> Option<Vec<u8>> {
+        if !reverse {
+            let id = self.status_at(join, &range.first)?;
+            return Some(self.statuses.get(id).last.to_vec());
+        }
+        let below = (Bound::Unbounded, end_bound(&range.last));
+        let (first, &id) = self.catalog.join(join).cover.range::<[u8], _>(below).next_back()?;
+        let reaches = end_at_most(&range.last, &self.statuses.get(id).last);
+        reaches.then(|| first.to_vec())
     }
 }

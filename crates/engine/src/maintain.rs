@@ -390,8 +390,11 @@ impl Engine {
         output.clear();
         output.extend_from_slice(prefix);
         output.extend_from_slice(suffix);
-        let sifted = self.views.statuses.get(id).sifted;
-        if output.len() > Limits::KEY_BYTES_CEILING || (sifted && !self.owns(output)) {
+        if output.len() > Limits::KEY_BYTES_CEILING {
+            self.counters.outputs_too_long += u64::from(new.is_some());
+            return;
+        }
+        if self.views.statuses.get(id).sifted && !self.owns(output) {
             return;
         }
         match new {
@@ -404,7 +407,7 @@ impl Engine {
     }
 
     /// The output key of a row of the value source, by a target; `false` where there is none.
-    fn output_of(&self, plan: &Plan, target: Target, row: &[u8], output: &mut Vec<u8>) -> bool {
+    fn output_of(&mut self, plan: &Plan, target: Target, row: &[u8], output: &mut Vec<u8>) -> bool {
         let status = self.views.statuses.get(target.status());
         if status.is_invalid() {
             return false;
@@ -413,11 +416,16 @@ impl Engine {
         status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
         decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
         output.clear();
-        plan.source(plan.value_source()).bind(row, &mut bindings)
-            && plan.join.output.fill(&bindings, output)
-            && output.len() <= Limits::KEY_BYTES_CEILING
-            && status.contains(output)
-            && (!status.sifted || self.owns(output))
+        if !plan.source(plan.value_source()).bind(row, &mut bindings)
+            || !plan.join.output.fill(&bindings, output)
+        {
+            return false;
+        }
+        if output.len() > Limits::KEY_BYTES_CEILING {
+            self.counters.outputs_too_long += 1;
+            return false;
+        }
+        status.contains(output) && (!status.sifted || self.owns(output))
     }
 
     fn update_target(

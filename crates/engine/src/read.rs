@@ -145,6 +145,24 @@ impl Engine {
         missing
     }
 
+    /// Makes what these joins give in a part of a table current.
+    pub(crate) fn ensure_joins(
+        &mut self,
+        table: TableId,
+        joins: &[u32],
+        range: &KeyRange,
+    ) -> Result<(), Missing> {
+        let mut missing = Ok(());
+        for &join in joins {
+            // Groups may be made as joins are computed, so each looks again.
+            let group = self.store.table(table).group_holding(&range.first, &range.last);
+            if self.ensure_in(join, table, group, range).is_err() {
+                missing = Err(Missing);
+            }
+        }
+        missing
+    }
+
     /// Whether each join of `table` has noted on `group` that it serves `[first, last)`, all of
     /// which lies in the group.
     #[inline]

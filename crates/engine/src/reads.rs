@@ -1,5 +1,6 @@
 //! What goes on over several slices of time, others being served between.
 
+use crate::limited::LimitedReads;
 use crate::listing::Listings;
 use crate::long_reads::LongReads;
 use crate::slice::Slices;
@@ -10,5 +11,7 @@ pub(crate) struct Reads {
     /// How long an operation may take before others go first.
     pub(crate) slices: Slices,
     pub(crate) long_reads: LongReads,
+    /// How far limited reads have come.
+    pub(crate) limited: LimitedReads,
     pub(crate) listings: Listings,
 }

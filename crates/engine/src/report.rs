@@ -1,6 +1,7 @@
 //! What the engine's methods take and give back: options, outcomes, errors and reports.
 
 use crate::stopwatch::MaintenanceTime;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::functions::CallError;
@@ -175,6 +176,19 @@ impl EngineError {
             Self::Function { error: CallError::NoSuchFunction, .. } => "NOFUNCTION",
             Self::Function { .. } => "FUNCTION",
             _ => "ERR",
+        }
+    }
+}
+
+impl EngineError {
+    /// The error as one about a join that was to be installed, which its text names.
+    #[must_use]
+    pub fn of_join(self, name: &str) -> Self {
+        match self {
+            Self::Refused(why) if !why.contains(&format!("join '{name}'")) => {
+                Self::Refused(format!("join '{name}': {why}"))
+            }
+            other => other,
         }
     }
 }
@@ -432,6 +446,8 @@ pub(crate) struct Counters {
     pub(crate) invalidations: u64,
     pub(crate) not_numbers: u64,
     pub(crate) unreadable: u64,
+    /// Outputs that do not exist, since no key may be so long.
+    pub(crate) outputs_too_long: u64,
     pub(crate) not_mapped: u64,
     pub(crate) expired: u64,
 }

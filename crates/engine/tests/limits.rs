@@ -61,3 +61,30 @@ fn range_ends_may_be_of_any_length() {
         engine.check_invariants();
     }
 }
+
+/// Outputs whose keys would be too long do not exist, and are counted, whether a read or a write comes to them.
+#[test]
+fn outputs_that_are_too_long_are_counted() {
+    let counted = |engine: &Engine| {
+        let stats = engine.stats();
+        stats.counters.iter().find(|(name, _)| *name == "outputs_too_long").expect("a counter").1
+    };
+    for conditions in ["", " where value = 'v'"] {
+        let mut engine = engine(&format!("o|<a>|<b> = check u|<a> copy s|<b>{conditions}"));
+        let (head, tail) = ("a".repeat(600), "b".repeat(600));
+        let source = |tail: &str| format!("s|{tail}").into_bytes();
+        engine.set(format!("u|{head}").as_bytes(), b"", Expiry::Never).expect("a key");
+        engine.set(&source(&tail), b"v", Expiry::Never).expect("a key");
+        engine.set(&source("b"), b"v", Expiry::Never).expect("a key");
+        assert_eq!(keys(&mut engine, b"o|", b"o}"), [format!("o|{head}|b").into_bytes()]);
+        let once = counted(&engine);
+        assert!(once > 0);
+        engine.set(&source(&"c".repeat(600)), b"v", Expiry::Never).expect("a key");
+        assert_eq!(keys(&mut engine, b"o|", b"o}").len(), 1);
+        assert_eq!(counted(&engine), once + 1);
+        engine.set(&source("c"), b"v", Expiry::Never).expect("a key");
+        assert_eq!(keys(&mut engine, b"o|", b"o}").len(), 2);
+        assert_eq!(counted(&engine), once + 1);
+        engine.check_invariants();
+    }
+}

@@ -500,6 +500,11 @@ impl Flows {
         self.flows.get(name).map(|(_, flow)| (&flow.definition, flow.text.as_str()))
     }
 
+    /// All flows, by their names.
+    pub fn definitions(&self) -> impl Iterator<Item = (&str, &Definition)> {
+        self.flows.iter().map(|(name, (_, flow))| (name.as_str(), &*flow.definition))
+    }
+
     /// How each flow does, in order of names.
     pub fn reports(&mut self) -> Vec<Report> {
         let journal = &mut *self.journal;

@@ -13,10 +13,17 @@ pub(crate) fn joins(
     command: &Joins<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    if let Joins::Add { name, spec, .. } = *command {
+        node.may_declare_join(spec).map_err(|error| error.of_join(name))?;
+    }
     let engine = &mut node.engine;
     match *command {
         Joins::Add { name, spec, replace } => {
-            let installed = engine.join_add_sliced(name, spec, replace)?;
+            let installed = engine.join_add_sliced(name, spec, replace);
+            let installed = installed.map_err(|stop| match stop {
+                Stop::Failed(error) => Stop::Failed(error.of_join(name)),
+                other => other,
+            })?;
             reply.map(2);
             write_text("spec", &installed.canonical, reply);
             write_warnings(&installed.warnings, reply);

@@ -163,20 +163,39 @@ impl Node {
                  source of the join"
             )));
         }
-        let into = |written: &Pattern| match self.engine.giver_of(written) {
+        if let Action::Call { function, .. } = &definition.action {
+            self.engine.check_loaded(function)?;
+        }
+        written_by(&definition.action).iter().try_for_each(|put| match self.engine.giver_of(put) {
             None => Ok(()),
             Some(join) => Err(EngineError::Refused(format!(
                 "the flow writes keys that join '{join}' gives, which nobody can write"
             ))),
+        })
+    }
+
+    /// Refuses a join which gives keys that a flow is about, as [`Node::may_declare_flow`] refuses the flow where the join is there.
+    ///
+    /// # Errors
+    /// A flow is on the keys that the join gives, or writes them. A text that is no join is left to who installs it.
+    pub fn may_declare_join(&self, spec: &str) -> Result<(), EngineError> {
+        let Ok(Join { output, .. }) = Join::parse(spec, self.engine.limits()) else {
+            return Ok(());
         };
-        match &definition.action {
-            Action::Fanout(join) => into(&join.output),
-            Action::Call { function, writes, .. } => {
-                self.engine.check_loaded(function)?;
-                writes.iter().try_for_each(into)
+        for (flow, definition) in self.working.flows.definitions() {
+            if output.covers(&definition.on) {
+                return Err(EngineError::Refused(format!(
+                    "flow '{flow}' is ON keys that the join gives, and flows hear of what clients write: drop the flow, or let it be \
+                     on a source of the join"
+                )));
             }
-            Action::Post { .. } | Action::Publish { .. } => Ok(()),
+            if written_by(&definition.action).iter().any(|put| output.covers(put)) {
+                return Err(EngineError::Refused(format!(
+                    "flow '{flow}' writes keys that the join gives, which nobody can write then: drop the flow first"
+                )));
+            }
         }
+        Ok(())
     }
 
     fn check_not_sourced(&self, on: &Pattern) -> Result<(), EngineError> {
@@ -277,6 +296,15 @@ pub fn facts(report: &Report, now: Millis) -> Vec<(&'static str, u64)> {
         ("dead", report.dead as u64),
         ("oldest-pending-ms", report.oldest.map_or(0, |at| now.since(at))),
     ]
+}
+
+/// What a flow's action is declared to write. The key that it calls a function on may be read alone.
+fn written_by(action: &Action) -> &[Pattern] {
+    match action {
+        Action::Fanout(join) => core::slice::from_ref(&join.output),
+        Action::Call { writes, .. } => writes,
+        Action::Post { .. } | Action::Publish { .. } => &[],
+    }
 }
 
 fn missing_text(name: &str) -> EngineError {

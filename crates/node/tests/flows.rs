@@ -1,4 +1,5 @@
-//! One key with very many followers among many small ones: counts of slices, no clock.
+//! Flows within one node: one key with very many followers among many small ones, as counts of slices; and what is refused between
+//! flows and joins.
 
 use headwater_command::{Command, OwnedArgs};
 use headwater_node::{Node, Outcome, Settings, Step};
@@ -68,4 +69,46 @@ fn a_post_to_very_many_goes_on_in_slices_and_starves_nobody() {
     }
     assert_eq!(count(&mut node, "t|many|1|", "t|many|1}"), MANY);
     assert!(slices <= MANY / SLICE + 2 * 200 + 2, "{slices} slices");
+}
+
+/// Whichever comes first, a flow and a join that gives what the flow is about are not both accepted.
+#[test]
+fn joins_that_give_what_flows_are_about_are_refused() {
+    let flows: [(&[&str], &str); 3] = [
+        (
+            &["FLOW.ADD", "f", "ON", "p|<poster>|<time>", "PUBLISH", "c"],
+            "p|<a>|<b> = copy x|<a>|<b>",
+        ),
+        (
+            &[
+                "FLOW.ADD",
+                "f",
+                "ON",
+                "q|<poster>|<time>",
+                "FANOUT",
+                "p|<poster>|<time> = copy q|<poster>|<time>",
+            ],
+            "p|<a>|<b> = copy x|<a>|<b>",
+        ),
+        (&["FLOW.ADD", "f", "ON", "p|bob|<time>", "PUBLISH", "c"], "p|<a>|<b> = copy x|<a>|<b>"),
+    ];
+    for (flow, join) in flows {
+        let add = ["JOIN.ADD", "j", join];
+        let mut node = Node::new(Settings::default());
+        assert!(ask(&mut node, flow).starts_with('*'), "{flow:?}");
+        let refused = ask(&mut node, &add);
+        assert!(refused.starts_with("-ERR join 'j': flow 'f' "), "{refused}");
+        ask(&mut node, &["FLOW.DROP", "f"]);
+        assert!(ask(&mut node, &add).starts_with('*'), "{join}");
+        let refused = ask(&mut node, flow);
+        assert!(refused.starts_with("-ERR ") && refused.contains("join 'j'"), "{refused}");
+    }
+    // What a join gives beside it is no matter.
+    let mut node = Node::new(Settings::default());
+    ask(&mut node, &["FLOW.ADD", "f", "ON", "p|<poster>|<time>", "PUBLISH", "c"]);
+    assert!(ask(&mut node, &["JOIN.ADD", "j", "p|bob|<t> = copy x|<t>"]).starts_with('*'));
+    // Errors of a text name the join, and have no caret where all is one line.
+    let refused = ask(&mut node, &["JOIN.ADD", "k", "o|<a> = kopy x|<a>"]);
+    assert!(refused.starts_with("-ERR join 'k': column 9: "), "{refused}");
+    assert!(refused.ends_with(" o|<a> = kopy x|<a>\r\n"), "{refused}");
 }

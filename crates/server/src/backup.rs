@@ -63,9 +63,15 @@ fn check_empty(path: &Path) -> Result<(), String> {
     }
 }
 
+/// Whether a folder has nothing; a new file system has a folder of its own.
 fn is_empty(path: &Path) -> Result<bool, String> {
+    const FILE_SYSTEMS_OWN: &str = "lost+found";
     match fs::read_dir(path) {
-        Ok(mut entries) => Ok(entries.next().is_none()),
+        Ok(entries) => {
+            let mut names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+            let other = names.find(|name| name.as_ref().map_or(true, |it| it != FILE_SYSTEMS_OWN));
+            other.transpose().map(|other| other.is_none()).map_err(describe(path))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
         Err(error) => Err(describe(path)(error)),
     }

@@ -6,7 +6,7 @@
 
 mod failures;
 mod rates;
-mod site;
+pub(crate) mod site;
 
 use crate::args::{Common, within};
 use crate::peer::{System, stop};

@@ -17,15 +17,15 @@ use std::thread::sleep;
 use std::time::Instant;
 
 /// NATS servers, and nodes: each has one of both on its machine, if they were machines.
-pub(super) const MACHINES: usize = 3;
+pub(crate) const MACHINES: usize = 3;
 /// How long anything may take that is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The stream of the shard's log.
-pub(super) const LOG: &str = "HW_bench_0";
+pub(crate) const LOG: &str = "HW_bench_0";
 
 /// What runs on one of the machines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A NATS server.
     Nats,
     /// A node.
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 
 /// The processes.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(crate) struct Site {
     folder: tempfile::TempDir,
     headwater: PathBuf,
     nats: PathBuf,
@@ -49,7 +49,7 @@ impl Site {
     ///
     /// # Errors
     /// A program is missing, or does not come up.
-    pub(super) fn start(headwater: PathBuf) -> Result<Self> {
+    pub(crate) fn start(headwater: PathBuf) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("headwater-bench-").tempdir()?;
         let ports = (0..MACHINES)
             .map(|_| Ok([free_port()?, free_port()?, free_port()?, free_port()?]))
@@ -78,15 +78,21 @@ impl Site {
 
     /// Where clients reach a node.
     #[must_use]
-    pub(super) fn port(&self, node: usize) -> u16 {
+    pub(crate) fn port(&self, node: usize) -> u16 {
         self.ports[node][3]
+    }
+
+    /// Where clients reach a NATS server.
+    #[must_use]
+    pub(crate) fn nats_port(&self, at: usize) -> u16 {
+        self.ports[at][0]
     }
 
     /// Waits until something holds.
     ///
     /// # Errors
     /// It does not, within two minutes.
-    pub(super) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
         let begun = Instant::now();
         while !holds(self) {
             stop::check()?;
@@ -118,7 +124,7 @@ impl Site {
     ///
     /// # Errors
     /// It does not start.
-    pub(super) fn restart(&mut self, kind: Kind, at: usize) -> Result<()> {
+    pub(crate) fn restart(&mut self, kind: Kind, at: usize) -> Result<()> {
         if self.child(kind, at).is_some() {
             return Ok(());
         }
@@ -188,7 +194,7 @@ impl Site {
     ///
     /// # Errors
     /// None does for two minutes.
-    pub(super) fn leader(&self, stream: &str) -> Result<usize> {
+    pub(crate) fn leader(&self, stream: &str) -> Result<usize> {
         let mut leader = None;
         self.until("the stream has a leader", |site| {
             let pages = (0..MACHINES).map(|at| site.page(at, "jsz?accounts=true&streams=true"));
@@ -206,7 +212,7 @@ impl Site {
     ///
     /// # Errors
     /// None does for two minutes.
-    pub(super) fn owner(&self) -> Result<usize> {
+    pub(crate) fn owner(&self) -> Result<usize> {
         let mut owner = None;
         self.until("a node owns the data", |site| {
             owner = (0..MACHINES).find(|&at| {
@@ -223,7 +229,7 @@ impl Site {
     ///
     /// # Errors
     /// It does not end.
-    pub(super) fn end(&mut self, kind: Kind, at: usize, signal: Signal) -> Result<()> {
+    pub(crate) fn end(&mut self, kind: Kind, at: usize, signal: Signal) -> Result<()> {
         let Some(mut child) = self.child(kind, at).take() else { return Ok(()) };
         stop::send(child.id(), signal);
         stop::forget(child.id());
@@ -256,7 +262,7 @@ impl Site {
     ///
     /// # Errors
     /// They do not come up.
-    pub(super) fn mend(&mut self) -> Result<()> {
+    pub(crate) fn mend(&mut self) -> Result<()> {
         for kind in [Kind::Nats, Kind::Node] {
             for at in 0..MACHINES {
                 self.restart(kind, at)?;
@@ -277,7 +283,7 @@ impl Site {
     ///
     /// # Errors
     /// It does not run.
-    pub(super) fn cpu(&self, node: usize) -> Result<Duration> {
+    pub(crate) fn cpu(&self, node: usize) -> Result<Duration> {
         let child = self.nodes[node].as_ref().context("the node does not run")?;
         crate::measure::process::cpu(child.id())
     }
@@ -286,7 +292,7 @@ impl Site {
     ///
     /// # Errors
     /// It does not answer.
-    pub(super) fn nats(&self, at: usize, inbox: &str) -> Result<Connection> {
+    pub(crate) fn nats(&self, at: usize, inbox: &str) -> Result<Connection> {
         let mut connection = Connection::open(self.ports[at][0])?;
         nats::begin(&mut connection, inbox)?;
         Ok(connection)
@@ -305,7 +311,7 @@ impl Drop for Site {
 
 /// One request over a connection of its own: the first bytes of the answer, if there is one in time.
 #[must_use]
-pub(super) fn ask(port: u16, words: &[&[u8]], patience: Duration) -> Option<Vec<u8>> {
+pub(crate) fn ask(port: u16, words: &[&[u8]], patience: Duration) -> Option<Vec<u8>> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, patience).ok()?;
     stream.set_read_timeout(Some(patience)).ok()?;

@@ -4,7 +4,12 @@ use crate::wire::{Connection, bad};
 use anyhow::{Result, bail};
 use std::io;
 
-const STREAM: &str = r#"{"name":"POSTS","subjects":["posts"],"retention":"workqueue","storage":"file","num_replicas":1}"#;
+fn stream(replicas: usize) -> String {
+    format!(
+        r#"{{"name":"POSTS","subjects":["posts"],"retention":"workqueue","storage":"file","num_replicas":{replicas}}}"#
+    )
+}
+
 const CONSUMER: &str = r#"{"stream_name":"POSTS","config":{"durable_name":"W","ack_policy":"explicit","deliver_policy":"all","max_ack_pending":65536}}"#;
 /// Asks for up to 16 messages within 50 ms.
 const NEXT: &str = r#"{"batch":16,"expires":50000000}"#;
@@ -63,14 +68,14 @@ pub fn message(connection: &mut Connection) -> io::Result<Message> {
     }
 }
 
-/// Makes the stream and its consumer.
+/// Makes the stream, of so many replicas, and its consumer.
 ///
 /// # Errors
 /// The server refuses.
-pub fn prepare(connection: &mut Connection) -> Result<()> {
+pub fn prepare(connection: &mut Connection, replicas: usize) -> Result<()> {
     begin(connection, "_INBOX.setup")?;
     for (subject, text) in [
-        ("$JS.API.STREAM.CREATE.POSTS", STREAM),
+        ("$JS.API.STREAM.CREATE.POSTS", &*stream(replicas)),
         ("$JS.API.CONSUMER.DURABLE.CREATE.POSTS.W", CONSUMER),
     ] {
         publish(&mut connection.out, subject, "_INBOX.setup", text.as_bytes());

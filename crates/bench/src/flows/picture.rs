@@ -3,18 +3,18 @@
 use super::tell::{All, LOADS, Measured};
 use core::fmt::Write as _;
 
-const WIDTH: f64 = 760.0;
+pub(crate) const WIDTH: f64 = 760.0;
 /// Of each of the two.
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 60.0;
-const COLOURS: [&str; 4] = ["#b0433f", "#1f6f8b", "#8a8a80", "#c9a227"];
+pub(crate) const HEIGHT: f64 = 300.0;
+pub(crate) const LEFT: f64 = 60.0;
+pub(crate) const COLOURS: [&str; 4] = ["#b0433f", "#1f6f8b", "#8a8a80", "#c9a227"];
 
 /// How far down a time is drawn: from 0.01 ms to 100 s.
-fn height(took: f64) -> f64 {
+pub(crate) fn height(took: f64) -> f64 {
     30.0 + (HEIGHT - 60.0) * (1.0 - (took.max(0.01).log10() + 2.0) / 7.0).clamp(0.0, 1.0)
 }
 
-fn scale(body: &mut String) {
+pub(crate) fn scale(body: &mut String) {
     for power in -2..=5 {
         let (y, label) = (height(10f64.powi(power)), 10f64.powi(power));
         let _ = writeln!(
@@ -27,7 +27,7 @@ fn scale(body: &mut String) {
     }
 }
 
-fn line(body: &mut String, colour: &str, dashes: &str, points: &[(f64, f64)]) {
+pub(crate) fn line(body: &mut String, colour: &str, dashes: &str, points: &[(f64, f64)]) {
     let points: Vec<String> =
         points.iter().map(|(x, took)| format!("{x:.1},{:.1}", height(*took))).collect();
     let _ = writeln!(
@@ -37,7 +37,7 @@ fn line(body: &mut String, colour: &str, dashes: &str, points: &[(f64, f64)]) {
     );
 }
 
-fn words(body: &mut String, text: &str) {
+pub(crate) fn words(body: &mut String, text: &str) {
     let _ = writeln!(body, "<text x='{LEFT}' y='{:.1}'>{text}</text>", HEIGHT - 8.0);
 }
 

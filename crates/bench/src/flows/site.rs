@@ -143,7 +143,7 @@ impl<'w> Site<'w> {
                 connection.flush()?;
                 resp::skip(&mut connection.input)?;
             }
-            (Way::Nats, Some(queue)) => nats::prepare(&mut queue.connect()?)?,
+            (Way::Nats, Some(queue)) => nats::prepare(&mut queue.connect()?, 1)?,
             _ => {}
         }
         Ok(())
@@ -349,7 +349,7 @@ impl Client<'_> {
 }
 
 /// Writes a post and all timelines that it goes to.
-fn deliver(store: &mut Connection, place: &str, text: &[u8]) -> io::Result<()> {
+pub(crate) fn deliver(store: &mut Connection, place: &str, text: &[u8]) -> io::Result<()> {
     let (poster, time) = place.split_once('|').ok_or_else(|| bad("no place of a post"))?;
     let prefix = format!("f|{poster}|");
     resp::command(&mut store.out, &[b"SET", format!("p|{place}").as_bytes(), text]);

@@ -4,9 +4,14 @@
 //! connection or the flag, returns an error, and all guards do their work on the way out.
 
 use anyhow::{Context, Result, bail};
+use core::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// How often who waits looks whether we were interrupted.
+const LOOK: Duration = Duration::from_millis(100);
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Servers that run now, and the signal that ends each at once.
@@ -37,6 +42,18 @@ pub fn check() -> Result<()> {
         bail!("interrupted; the servers were stopped and their folders removed");
     }
     Ok(())
+}
+
+/// Waits until a moment.
+///
+/// # Errors
+/// We were interrupted.
+pub fn sleep_until(moment: Instant) -> Result<()> {
+    while Instant::now() < moment {
+        check()?;
+        std::thread::sleep((moment - Instant::now().min(moment)).min(LOOK));
+    }
+    check()
 }
 
 /// Notes a running server; the caller must [`forget`] it before it waits for its end.

@@ -9,8 +9,9 @@ mod json;
 mod words;
 
 use crate::client::{Client, Reply, ServerArgs, split_words};
-use std::io::{BufRead, ErrorKind, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Read, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Flags of `headwater cli`.
 #[derive(clap::Args)]
@@ -26,6 +27,15 @@ pub(crate) struct Args {
     resp3: bool,
     #[command(flatten)]
     look: Look,
+    /// Take the request's last word from the standard input, all of it
+    #[arg(short = 'x')]
+    last_from_input: bool,
+    /// Send the request so many times; -1: until it is ended
+    #[arg(short = 'r', value_name = "TIMES", allow_negative_numbers = true, default_value_t = 1)]
+    times: i64,
+    /// Wait so many seconds between two of them
+    #[arg(short = 'i', value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
+    interval: f64,
     /// The request; without one, requests are read from the standard input, one a line
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     request: Vec<String>,
@@ -204,7 +214,26 @@ fn confirms(reply: &Reply) -> bool {
     matches!(items.first(), Some(Reply::Bulk(kind)) if kind.ends_with(b"subscribe"))
 }
 
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|it| Duration::try_from_secs_f64(*it).is_ok());
+    seconds.ok_or_else(|| format!("'{text}' is no number of seconds, such as 0.5"))
+}
+
 impl Args {
+    /// The words of the request; none where requests are read from the standard input.
+    fn words(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        if let Some(flag) = self.request.first().filter(|word| word.starts_with('-')) {
+            anyhow::bail!("there is no flag {flag} (headwater cli --help shows which there are)");
+        }
+        let mut words: Vec<_> = self.request.iter().map(|word| word.clone().into_bytes()).collect();
+        if self.last_from_input {
+            let mut last = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut last)?;
+            words.push(last);
+        }
+        Ok(words)
+    }
+
     /// Sends the request, or those of the standard input; fails where a reply is an error.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.talk() {
@@ -214,6 +243,7 @@ impl Args {
     }
 
     fn talk(self) -> anyhow::Result<ExitCode> {
+        let words = self.words()?;
         let (place, look) = (self.server.place()?, self.look);
         let (client, login) = self.server.connect(&place)?;
         if let Some(reply @ Reply::Error(_)) = login {
@@ -221,14 +251,19 @@ impl Args {
         }
         let mut talk = Talk::new(client, self.resp3 || look.json);
         let mut show = |reply: &Reply| look.show(reply);
-        if self.request.is_empty() {
+        if words.is_empty() {
             if std::io::stdin().is_terminal() {
                 return editor::run(&place, talk, look);
             }
             return lines(&mut talk, &mut show);
         }
-        let words: Vec<Vec<u8>> = self.request.into_iter().map(String::into_bytes).collect();
-        let failed = talk.ask(&words, &mut show)?;
+        let mut failed = talk.ask(&words, &mut show)?;
+        let mut sent = 1;
+        while self.times < 0 || sent < self.times {
+            std::thread::sleep(Duration::from_secs_f64(self.interval));
+            failed = talk.ask(&words, &mut show)?;
+            sent += 1;
+        }
         // What messages it has asked for are shown until it is ended.
         let name = words[0].to_ascii_uppercase();
         while !failed && (name.ends_with(b"SUBSCRIBE") || name == b"RANGE.WATCH") {

@@ -272,7 +272,8 @@ fn a_folder_that_is_there_already_is_filled_where_it_is() {
         succeeds(&back_up(&server, &at("backup")));
         // A link, as a service manager makes one, above which others write; and the folder that one is in.
         fs::create_dir_all(at("private/linked")).unwrap();
-        fs::create_dir(at("here")).unwrap();
+        // One with what a new file system has.
+        fs::create_dir_all(at("here/lost+found")).unwrap();
         std::os::unix::fs::symlink("private/linked", at("link")).unwrap();
         let closed = fs::Permissions::from_mode(0o555);
         fs::set_permissions(at("private"), closed).unwrap();

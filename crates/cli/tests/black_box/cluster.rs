@@ -37,8 +37,20 @@ impl Drop for Node {
     }
 }
 
+/// Ports through which a node and others reach each other, where they can be cut.
+pub(crate) struct Links {
+    /// Those of the NATS servers.
+    pub(crate) nats: Vec<u16>,
+    /// The one at which others find the node.
+    pub(crate) node: u16,
+    /// Whether nothing passes.
+    pub(crate) cut: Arc<AtomicBool>,
+}
+
 pub(crate) struct Cluster {
     pub(crate) nats: Servers,
+    /// Of each node, where there are some.
+    pub(crate) links: Vec<Links>,
     pub(crate) folder: TempDir,
     pub(crate) ports: Vec<u16>,
     pub(crate) nodes: Vec<Option<Node>>,
@@ -74,10 +86,27 @@ impl Cluster {
 
     /// As [`Cluster::start`], with further arguments for each node.
     pub(crate) fn start_with(arguments: &'static [&'static str]) -> Option<Self> {
-        let (nats, turn) = servers("always")?;
+        Self::start_among(arguments, servers("always")?, |_, _| None)
+    }
+
+    /// As [`Cluster::start_with`]; nodes are reached, and reach the NATS servers, through the links that are made for their ports.
+    pub(crate) fn start_linked(
+        arguments: &'static [&'static str],
+        link: impl Fn(&Servers, u16) -> Links,
+    ) -> Option<Self> {
+        Self::start_among(arguments, servers("always")?, |nats, port| Some(link(nats, port)))
+    }
+
+    fn start_among(
+        arguments: &'static [&'static str],
+        (nats, turn): (Servers, MutexGuard<'static, ()>),
+        link: impl Fn(&Servers, u16) -> Option<Links>,
+    ) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let ports = free_ports(NODES);
-        let mut cluster = Self { nats, folder, ports, nodes: Vec::new(), arguments, _turn: turn };
+        let links = ports.iter().filter_map(|port| link(&nats, *port)).collect();
+        let nodes = Vec::new();
+        let mut cluster = Self { nats, links, folder, ports, nodes, arguments, _turn: turn };
         for at in 0..NODES {
             cluster.nodes.push(None);
             cluster.begin(at);
@@ -92,8 +121,11 @@ impl Cluster {
         let mut command = program();
         command.args(["serve", "--shards", "1", "--port", &port.to_string()]);
         command.arg("--data").arg(data).args(["--node", &format!("node{at}")]);
-        command.args(["--advertise", &format!("127.0.0.1:{port}")]);
-        command.args(["--cluster", &self.nats.urls(&ALL)]);
+        let links = self.links.get(at);
+        let found_at = links.map_or(port, |links| links.node);
+        command.args(["--advertise", &format!("127.0.0.1:{found_at}")]);
+        let urls = links.map_or(self.nats.urls(&ALL), |links| nats_servers::urls(&links.nats));
+        command.args(["--cluster", &urls]);
         if !self.arguments.contains(&"--cluster-snapshot-bytes") {
             command.args(["--cluster-snapshot-bytes", SNAPSHOT_BYTES]);
         }
@@ -132,6 +164,12 @@ impl Cluster {
             assert!(began.elapsed() < PATIENCE, "nobody owns the shard");
             sleep(Duration::from_millis(20));
         }
+    }
+
+    /// A node that cannot say so does not own the shard any more, or will not when it goes on.
+    pub(crate) fn forget_owner(&self, at: usize) {
+        let owns = self.nodes[at].as_ref().map(|node| node.owns.clone());
+        owns.expect("it runs").store(false, Ordering::Release);
     }
 
     pub(crate) fn signal(&self, at: usize, signal: Signal) {
@@ -314,8 +352,7 @@ fn whoever_is_struck_what_was_acknowledged_stays() {
             }
             1 => {
                 cluster.signal(struck, Signal::STOP);
-                let owns = cluster.nodes[struck].as_ref().map(|node| node.owns.clone());
-                owns.expect("it runs").store(false, Ordering::Release);
+                cluster.forget_owner(struck);
                 cluster.owner();
                 cluster.signal(struck, Signal::CONT);
             }

@@ -14,6 +14,7 @@ mod certificates;
 mod clocks;
 mod cluster;
 mod cluster_commands;
+mod cluster_cut;
 mod cluster_demo;
 mod cluster_restore;
 mod data;

@@ -166,8 +166,31 @@ fn what_resets_the_protocol_is_followed() {
     assert_eq!(quoted, "OK\nab c\n");
 }
 
+/// Flags of redis-cli: a last word from the standard input, and a request that is sent again.
+#[test]
+fn a_request_is_sent_again_and_ends_with_the_input() {
+    let server = Server::start(&[]);
+    assert_eq!(piped(&server, &["-x", "SET", "k"], "a\nb \n"), "OK\n");
+    assert_eq!(piped(&server, &["GET", "k"], ""), "a\nb \n\n");
+    assert_eq!(piped(&server, &["-r", "3", "-i", "0.01", "INCR", "n"], ""), "1\n2\n3\n");
+    let refused =
+        program().args(["cli", "-p", &server.port.to_string(), "-n", "0", "PING"]).output();
+    let refused = refused.unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("there is no flag -n"), "{refused:?}");
+}
+
 #[test]
 fn a_broken_pipe_ends_the_program_quietly() {
+    let mut check = program()
+        .args(["check", "--seeds", "20"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(check.stdout.take());
+    let done = check.wait_with_output().unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
     let server = Server::start(&[]);
     let mut cli = program()
         .args(["cli", "-p", &server.port.to_string()])

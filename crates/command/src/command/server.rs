@@ -92,6 +92,8 @@ pub enum Server<'a> {
     },
     /// The time of day.
     Time,
+    /// What the server is to others: a master without replicas.
+    Role,
     /// The slowest recent commands.
     SlowlogGet {
         /// At most this many; `None`: all.

@@ -1,13 +1,14 @@
 //! Conditions that nothing can fulfil: `json(.n) > 5 and json(.n) < 3`.
 //!
 //! Only what is told by one operand's own conditions is found: that it equals something that another one excludes, is beyond two ends,
-//! begins in two ways, or is a text and a number at once. What is not found is no error: such a join gives nothing.
+//! begins in two ways, or is a text and a number at once; or that a slot stands for what is no component of a key. What is not found is no error: such a join gives nothing.
 
 use super::Field;
 use super::filter::{Comparison, Filter, Literal, Operand, Seen};
 use super::json::Found;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use headwater_base::key::SEPARATOR;
 
 /// Kinds of JSON values that a condition can hold for.
 const TEXTS: u8 = 1;
@@ -53,23 +54,28 @@ fn is_in_vain(operand: &Operand, atoms: &[(&Operand, &Filter)]) -> bool {
     if is_json && own.iter().fold(u8::MAX, |kinds, atom| kinds & kinds_of(atom)) == 0 {
         return true;
     }
+    let is_slot = matches!(operand, Operand::Slot(_));
     let equal = own.iter().find_map(|atom| match atom {
         Filter::Compare(_, Comparison::Equal, literal) => Some(core::slice::from_ref(literal)),
         Filter::In(_, literals) => Some(&literals[..]),
         _ => None,
     });
     if let Some(literals) = equal {
-        let is_slot = matches!(operand, Operand::Slot(_));
         return !literals.iter().any(|literal| {
-            // No component of a key is empty.
-            let is_empty = is_slot && *literal == Literal::Text(Vec::new());
-            !is_empty && own.iter().all(|atom| admits(atom, literal, is_json))
+            let is_component = match literal {
+                Literal::Text(text) if is_slot => !text.is_empty() && !text.contains(&SEPARATOR),
+                _ => true,
+            };
+            is_component && own.iter().all(|atom| admits(atom, literal, is_json))
         });
     }
     let prefixes = own.iter().filter_map(|atom| match atom {
         Filter::Prefix(_, prefix) => Some(&prefix[..]),
         _ => None,
     });
+    if is_slot && prefixes.clone().any(|prefix| prefix.contains(&SEPARATOR)) {
+        return true;
+    }
     let is_apart = |a: &[u8], b: &[u8]| !a.starts_with(b) && !b.starts_with(a);
     prefixes.clone().any(|a| prefixes.clone().any(|b| is_apart(a, b))) || are_ends_crossed(&own)
 }

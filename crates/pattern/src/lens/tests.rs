@@ -226,6 +226,9 @@ fn what_nothing_can_fulfil_is_found() {
     for conditions in [
         "<u> = 'a' and <u> = 'b'",
         "<u> = ''",
+        "<u> = 'a|b'",
+        "<u> in ('a|b', '')",
+        "<u> prefix 'a|'",
         "<u> = 'b' and <u> prefix 'a'",
         "<u> prefix 'ab' and <u> prefix 'ba'",
         "value > 5 and value < 3",
@@ -256,6 +259,9 @@ fn what_nothing_can_fulfil_is_found() {
         "json(.a) exists and json(.a) > 5",
         "not (value > 5 and value < 3)",
         "value = ''",
+        "value = 'a|b' or value prefix 'a|'",
+        "<u> in ('a|b', 'a')",
+        "<u> != 'a|b'",
         "(value > 5 and value < 3) or <u> = 'a'",
     ] {
         assert!(!is_in_vain(conditions), "{conditions}");

@@ -175,6 +175,8 @@ impl<'o> Encoder<'o> {
             self.number_line(b'!', number::unsigned((body.len() - 1) as u64).as_bytes());
             self.out.extend_from_slice(&body[1..]);
         } else {
+            let end = start + without_caret(&self.out[start..end]).len();
+            self.out.truncate(end);
             for byte in &mut self.out[start..end] {
                 if matches!(*byte, b'\r' | b'\n') {
                     *byte = b' ';
@@ -183,6 +185,13 @@ impl<'o> Encoder<'o> {
         }
         self.out.extend_from_slice(b"\r\n");
     }
+}
+
+/// A text without a last line that shows a place in the line above it, which says nothing where all is one line.
+fn without_caret(text: &[u8]) -> &[u8] {
+    let Some(before) = text.strip_suffix(b"^") else { return text };
+    let blanks = before.iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    before[..before.len() - blanks].strip_suffix(b"\n").unwrap_or(text)
 }
 
 /// Lets formatted text flow into the output buffer.

@@ -29,6 +29,7 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
         Id::ConfigResetStat => Server::ConfigResetStat,
         Id::ConfigRewrite => Server::ConfigRewrite,
         Id::Time => Server::Time,
+        Id::Role => Server::Role,
         Id::MemoryUsage => return Ok(Command::Data(Data::Keys(keys::memory_usage(args)?))),
         Id::MemoryStats => return Ok(Command::Data(Data::Keys(Keys::MemoryStats))),
         Id::MemoryPurge => Server::MemoryPurge,

@@ -9,6 +9,10 @@ use sha1::{Digest, Sha1};
 const NO_SCRIPTS: &str = "Headwater runs no scripts but those of redis-py's Lock: use DELIFEQ, PEXPIREIFEQ, CL.THROTTLE, \
      SET with NX or XX, MULTI with WATCH, or a function next to the data (FN.CALL)";
 
+/// Clients that are told so send the text, and are told the rest then.
+const UNKNOWN: Refusal<'_> =
+    Refusal::Coded { code: "NOSCRIPT", text: "No matching script. Please use EVAL." };
+
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
     match spec.id {
         Id::Eval => {
@@ -16,12 +20,12 @@ pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<
             evaluated(script, args)
         }
         Id::EvalSha => {
-            // Clients that are told so send the text, and are told the rest then.
-            let text = "No matching script. Please use EVAL.";
-            let unknown = Refusal::Coded { code: "NOSCRIPT", text };
-            let (_, script) = lock_script(args.at(1)).ok_or(unknown)?;
+            let (_, script) = lock_script(args.at(1)).ok_or(UNKNOWN)?;
             evaluated(script, args)
         }
+        // All that are known write.
+        Id::EvalRo => Err(Refusal::Text(NO_SCRIPTS)),
+        Id::EvalShaRo => Err(UNKNOWN),
         Id::ScriptLoad => {
             let (sha, _) = of_text(args.at(2)).ok_or(Refusal::Text(NO_SCRIPTS))?;
             Ok(Command::Server(Server::ScriptLoad { sha }))

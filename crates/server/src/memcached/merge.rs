@@ -14,6 +14,8 @@ const NOT_ADDED: &[&[u8]] = &[
     b"version",
     b"headwater_version",
     b"pointer_size",
+    b"chunk_size",
+    b"chunks_per_page",
     b"rusage_user",
     b"rusage_system",
     b"max_connections",

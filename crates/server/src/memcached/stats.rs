@@ -13,6 +13,9 @@ use headwater_base::memory::Meter;
 use headwater_command::items::{Counted, Written};
 use headwater_protocol::memcached::{Encoder, VERSION, Words};
 
+/// A page of memcached's slabs, in bytes.
+const PAGE_BYTES: u64 = 1 << 20;
+
 /// What memcached counts of parts that are not there.
 const NEVER: [&str; 29] = [
     "listen_disabled_num",
@@ -291,6 +294,9 @@ impl ShardService {
             ("items:1:number_hot", 0),
             ("items:1:number_warm", 0),
             ("items:1:number_cold", stats.keys),
+            // Nobody keeps in which order items were used.
+            ("items:1:age", 0),
+            ("items:1:evicted_time", 0),
             ("items:1:mem_requested", stats.key_bytes + stats.value_bytes),
             ("items:1:evicted", engine.evicted().keys),
             ("items:1:outofmemory", self.memcached.counts.no_memory),
@@ -316,10 +322,19 @@ impl ShardService {
         let engine = self.node.engine();
         let (stats, counts) = (engine.stats(), self.memcached.counts);
         let used = self.bound.gauge.used() as u64;
+        let requested = stats.key_bytes + stats.value_bytes;
+        // Items have as many blocks as they need: one of their average size stands for a chunk.
+        let chunk = (requested / stats.keys.max(1)).max(1);
         let mut told = Told(encoder(work));
         told.all([
+            ("1:chunk_size", chunk),
+            ("1:chunks_per_page", (PAGE_BYTES / chunk).max(1)),
+            ("1:total_pages", used.div_ceil(PAGE_BYTES)),
+            ("1:total_chunks", stats.keys),
             ("1:used_chunks", stats.keys),
-            ("1:mem_requested", stats.key_bytes + stats.value_bytes),
+            ("1:free_chunks", 0),
+            ("1:free_chunks_end", 0),
+            ("1:mem_requested", requested),
             ("1:get_hits", counts.get_hits),
             ("1:cmd_set", counts.sets),
             ("1:delete_hits", counts.delete_hits),

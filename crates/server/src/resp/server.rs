@@ -43,6 +43,7 @@ impl ShardService {
                 format_args!("CONFIG REWRITE is not supported: change the configuration file"),
             ),
             Server::Time => time(work),
+            Server::Role => role(work),
             Server::SlowlogGet { count } => return self.figures.slowlog_get(*count, work),
             Server::SlowlogLen => encoder(work).integer(self.figures.slowlog_len() as i64),
             Server::SlowlogReset => {
@@ -186,6 +187,15 @@ fn plain_example(kind: &[u8], out: &mut impl Reply) {
             out.error("ERR", format_args!("{text}"));
         }
     }
+}
+
+/// What Redis's masters answer: the place in a stream of changes that nobody follows, and no replicas.
+fn role(work: &mut Turn<'_>) {
+    let mut out = encoder(work);
+    out.array(3);
+    out.bulk(b"master");
+    out.integer(0);
+    out.array(0);
 }
 
 fn time(work: &mut Turn<'_>) {

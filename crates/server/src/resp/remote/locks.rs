@@ -191,13 +191,16 @@ impl ShardService {
         if !self.admits(spec, args, &command, work) || !self.may_write(spec, work) {
             return Ok(Objection::None);
         }
+        if let Command::Data(Data::Joins(Joins::Add { name, spec, .. })) = command {
+            self.node.may_declare_join(spec).map_err(|error| error.of_join(name))?;
+        }
         let engine = self.node.engine_mut();
         match command {
             Command::Data(Data::Joins(Joins::Add { name, spec, replace })) => {
                 engine.know_outputs(spec)?;
                 match engine.join_prepare(name, spec, replace) {
                     Err(EngineError::KeysInTheWay(keys)) => return Ok(Objection::InTheWay(keys)),
-                    done => done?,
+                    done => done.map_err(|error| error.of_join(name))?,
                 }
             }
             Command::Data(Data::Joins(Joins::Drop { name })) => engine.has_join(name)?,
