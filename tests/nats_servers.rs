@@ -109,7 +109,7 @@ impl Servers {
 
     /// The URLs of these of the servers, with commas between.
     pub(crate) fn urls(&self, which: &[usize]) -> String {
-        urls(&which.iter().map(|&at| self.ports[at]).collect::<Vec<_>>())
+        urls(&which.iter().map(|&at| self.port(at)).collect::<Vec<_>>())
     }
 
     /// The port of a server for clients.

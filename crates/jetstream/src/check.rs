@@ -44,7 +44,8 @@ pub fn server_sync(address: &str, page: &str) -> Result<ServerSync, JetStreamErr
     })
 }
 
-fn fetch(address: &str) -> Result<String, JetStreamError> {
+/// A server's page of variables.
+pub(crate) fn fetch(address: &str) -> Result<String, JetStreamError> {
     let url = format!("{}/varz", address.trim_end_matches('/'));
     let timeout = Some(Duration::from_secs(5));
     let page = ureq::get(&url).config().timeout_global(timeout).build().call();

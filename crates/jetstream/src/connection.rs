@@ -4,6 +4,7 @@ use crate::check::check_sync;
 use crate::commands::{self, LogNames};
 use crate::connect::{connect, context_of, refuse};
 use crate::nodes::NodesSeen;
+use crate::room::RoomSeen;
 use crate::settings::{JetStreamError, JetStreamSettings};
 use crate::snapshots::{self, JetStreamSnapshots, SnapshotCommand, SnapshotNames};
 use crate::streams::{make_bucket, make_log};
@@ -127,6 +128,14 @@ impl JetStream {
         let seen = NodesSeen::default();
         drop(self.commands.send(Command::Nodes(seen.clone())));
         seen
+    }
+
+    /// Whether the servers have room, as they say it from now on.
+    ///
+    /// # Errors
+    /// There can be no thread that looks.
+    pub fn room(&self) -> Result<RoomSeen, JetStreamError> {
+        RoomSeen::watch(&self.settings).or_else(|why| refuse("no thread for NATS", why))
     }
 
     /// The snapshots of a shard; from now on it is looked how long its log is.

@@ -25,6 +25,7 @@ mod connect;
 mod connection;
 mod direct;
 mod nodes;
+mod room;
 mod settings;
 mod snapshots;
 mod streams;
@@ -37,6 +38,7 @@ pub use check::{ServerSync, server_sync};
 pub use commands::ANSWER_TIMEOUT;
 pub use connection::{JetStream, JetStreamBucket, JetStreamLog, Wake};
 pub use nodes::NodesSeen;
+pub use room::RoomSeen;
 pub use settings::{JetStreamError, JetStreamSettings};
 pub use snapshots::{JetStreamSnapshots, SnapshotDownload, SnapshotUpload};
 

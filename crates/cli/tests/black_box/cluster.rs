@@ -89,6 +89,12 @@ impl Cluster {
         Self::start_among(arguments, servers("always")?, |_, _| None)
     }
 
+    /// As [`Cluster::start_with`], with NATS servers that may have so much on disk.
+    pub(crate) fn start_within(arguments: &'static [&'static str], room: &str) -> Option<Self> {
+        let servers = servers(&format!("always, max_file_store: {room}"))?;
+        Self::start_among(arguments, servers, |_, _| None)
+    }
+
     /// As [`Cluster::start_with`]; nodes are reached, and reach the NATS servers, through the links that are made for their ports.
     pub(crate) fn start_linked(
         arguments: &'static [&'static str],

@@ -1,6 +1,6 @@
 //! `headwater cluster …` on real NATS servers and nodes.
 
-use crate::cluster::{ALL, Cluster, NODES, Writers, ask, check, read, servers, text};
+use crate::cluster::{ALL, Cluster, NODES, Writers, ask, check, figure, read, servers, text};
 use crate::support::{PATIENCE, program};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -261,6 +261,52 @@ fn a_cluster_that_is_not_named_or_not_there_is_told() {
         assert!(text.contains("NATS cannot be reached"), "{text}");
         assert_eq!(serde_json::from_str::<Value>(&text).is_ok(), json, "{text}");
     }
+}
+
+/// Before the servers are full, writes end: the lease is renewed there as well, and reads go on.
+#[test]
+fn writes_are_refused_while_a_nats_server_is_nearly_full() {
+    let arguments = &["--cluster-snapshot-bytes", "1000000000"];
+    let Some(mut cluster) = Cluster::start_within(arguments, "64MB") else { return };
+    let owner = cluster.owner();
+    let mut client = cluster.client(owner);
+    let mut node = cluster.client((owner + 1) % NODES);
+    let long = "x".repeat(100_000);
+    let set = |client: &mut redis::Connection, at: usize| {
+        redis::cmd("SET").arg(format!("k|{}", at % 5)).arg(&long).query::<()>(client)
+    };
+    // Not so fast that it is full before anybody has looked.
+    let refused = (0..2000).find_map(|at| {
+        sleep(Duration::from_millis(10));
+        set(&mut client, at).err()
+    });
+    let refused = refused.expect("there is no room in the end");
+    assert_eq!(refused.code(), Some("CLUSTERDOWN"), "{refused}");
+    assert!(refused.to_string().contains("hardly any room"), "{refused}");
+    for words in ["DEL k|0", "INCR n", "COPY k|0 k|9"] {
+        let refused = ask(&mut client, words).unwrap_err();
+        assert_eq!(refused.code(), Some("CLUSTERDOWN"), "{words}: {refused}");
+    }
+    ask(&mut node, "MULTI").unwrap();
+    let queued = ask(&mut node, "SET a b");
+    let refused = ask(&mut node, "EXEC").unwrap_err().to_string();
+    assert!(refused.contains("CLUSTERDOWN") && queued.is_ok(), "{refused}, {queued:?}");
+    // It is the owner for longer than a lease that nobody can renew.
+    let epoch = figure(&cluster, owner, "cluster_epoch");
+    sleep(Duration::from_secs(5));
+    assert_eq!(text(&ask(&mut node, "GET k|0").unwrap()).len(), long.len());
+    assert_eq!(figure(&cluster, owner, "cluster_epoch"), epoch);
+    // The log is purged below a snapshot.
+    let told = operate(&cluster, "snapshot");
+    assert!(told.is_well, "{}", told.errors);
+    let began = Instant::now();
+    while let Err(why) = set(&mut node, 0) {
+        assert_eq!(why.code(), Some("CLUSTERDOWN"), "{why}");
+        assert!(began.elapsed() < PATIENCE, "writes are refused for good");
+        sleep(Duration::from_millis(100));
+    }
+    cluster.end(owner, Signal::KILL);
+    cluster.owner();
 }
 
 #[test]

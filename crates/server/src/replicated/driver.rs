@@ -6,7 +6,7 @@ use crate::config::{Cluster, ConfigError};
 use crate::log::{self, event};
 use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
-    Wake, monotonic,
+    RoomSeen, Wake, monotonic,
 };
 use headwater_keep::{Acknowledger, LogMark, Store};
 use headwater_log::{
@@ -73,6 +73,8 @@ pub(super) struct Driver {
     _nats: JetStream,
     /// Who is in the cluster.
     pub(super) nodes: NodesSeen,
+    /// Whether the NATS servers have room for what is written.
+    pub(super) room: RoomSeen,
     log: JetStreamLog,
     bucket: JetStreamBucket,
     heartbeat: Heartbeat,
@@ -132,7 +134,7 @@ impl Driver {
             |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
         let stream = settings.stream(0);
         let nats = JetStream::connect(settings).map_err(refuse)?;
-        let nodes = nats.nodes();
+        let (nodes, room) = (nats.nodes(), nats.room().map_err(refuse)?);
         let tells = told.clone();
         let wake: Wake = Arc::new(move || drop(tells.send(Told::Wake)));
         let log = nats.log(0, wake.clone()).map_err(refuse)?;
@@ -163,6 +165,7 @@ impl Driver {
         Ok(Self {
             _nats: nats,
             nodes,
+            room,
             log,
             bucket,
             heartbeat: Heartbeat::new(node.clone(), times, 0),

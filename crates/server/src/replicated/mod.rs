@@ -24,7 +24,7 @@ use crate::signals::EndSignals;
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
-use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, monotonic};
+use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
@@ -37,6 +37,9 @@ use std::time::Duration;
 
 /// How long the end waits for NATS to know that others may have the shard.
 const RELEASE: Duration = Duration::from_secs(2);
+
+/// Why writes are refused while a NATS server is nearly full.
+const NO_ROOM: &str = "a NATS server has hardly any room left for JetStream: purge or remove streams there, or raise max_file_store";
 
 /// How often a node that stands by looks whether a signal has come.
 const SIGNALS_LOOK: Duration = Duration::from_millis(100);
@@ -80,6 +83,8 @@ pub(crate) struct ReplicaEnd {
     lease: Arc<Lease>,
     told: Sender<Told>,
     nodes: NodesSeen,
+    room: RoomSeen,
+    no_room: Arc<str>,
     snapshots: JetStreamSnapshots,
 }
 
@@ -87,6 +92,11 @@ impl ReplicaEnd {
     /// N1: whether answers may go out now.
     pub(crate) fn may_answer(&self) -> bool {
         monotonic().0 < self.lease.answers_until.load(Ordering::Acquire)
+    }
+
+    /// Why writes are refused, if they are: renewals of the lease need room as well, or nobody could answer.
+    pub(crate) fn refusal(&self) -> Option<Arc<str>> {
+        self.room.is_short().then(|| self.no_room.clone())
     }
 
     /// Whether the server is to end, because the node gives the shard up.
@@ -188,8 +198,9 @@ impl ClusterNode {
         let (owner, owners) = tokio::sync::watch::channel(None);
         let folder = keeping::copy_folder(&config)?;
         let driver = Driver::new(&config.cluster, settings, (store, folder), told, lease.clone())?;
-        let (nodes, snapshots) = (driver.nodes.clone(), driver.objects.clone());
-        let end = ReplicaEnd { lease, told: tells_end, nodes, snapshots };
+        let (nodes, room) = (driver.nodes.clone(), driver.room.clone());
+        let (snapshots, no_room) = (driver.objects.clone(), Arc::from(NO_ROOM));
+        let end = ReplicaEnd { lease, told: tells_end, nodes, room, no_room, snapshots };
         let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &owner);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);

@@ -445,7 +445,8 @@ impl ShardService {
             && let Some(why) = self.stores.write_refusal()
         {
             // Its removals would be carried out without what belongs to them.
-            let text = format_args!("Transaction discarded because of: MISCONF {why}");
+            let code = self.stores.refusal_code();
+            let text = format_args!("Transaction discarded because of: {code} {why}");
             encoder(work).error("EXECABORT", text);
             return QueueRoom::Lacks;
         }

@@ -23,7 +23,7 @@ impl ShardService {
         if !spec.flags.has(Flags::WRITE) || spec.frees_room() && self.stores.takes_removals() {
             return true;
         }
-        encoder(work).error("MISCONF", format_args!("{why}"));
+        encoder(work).error(self.stores.refusal_code(), format_args!("{why}"));
         false
     }
 
@@ -68,6 +68,11 @@ impl Stores {
     #[inline]
     pub(crate) fn write_refusal(&self) -> Option<Arc<str>> {
         self.keeping.as_ref()?.refusal()
+    }
+
+    /// What begins the error of a write that is refused.
+    pub(crate) fn refusal_code(&self) -> &'static str {
+        self.keeping.as_ref().map_or("MISCONF", EmbeddedStore::refusal_code)
     }
 
     /// Whether writes that remove alone are taken, though others are refused.
