@@ -4,6 +4,7 @@ use crate::node::Node;
 use alloc::string::String;
 use core::fmt::Write;
 use headwater_command::Reply;
+use headwater_command::number::unsigned;
 use headwater_engine::{Engine, Stats};
 
 /// The parts of INFO that a node tells.
@@ -169,7 +170,11 @@ impl core::fmt::Display for Field {
 fn write_list(numbers: &[(&'static str, u64)], out: &mut String) -> core::fmt::Result {
     for (at, (title, number)) in numbers.iter().enumerate() {
         let comma = if at > 0 { "," } else { "" };
-        write!(out, "{comma}{}={number}", Field(title))?;
+        // Not by a format: there may be a hundred thousand such lines.
+        out.push_str(comma);
+        write!(out, "{}", Field(title))?;
+        out.push('=');
+        out.push_str(core::str::from_utf8(unsigned(*number).as_bytes()).unwrap_or_default());
     }
     out.write_str("\r\n")
 }
