@@ -105,6 +105,9 @@ impl Tuples {
 
 impl Engine {
     /// Collects the tuples of a span of the value source, below the rows of the sources before it that `bindings` tell.
+    //
+    // A function of its own, as `warm_level` is.
+    #[inline(never)]
     pub(crate) fn collect_tuples(
         &mut self,
         execution: &mut Execution<'_>,

@@ -70,6 +70,9 @@ impl Engine {
 
     /// Fetches what the loops below the next rows of a level will read. `text` holds the rows, of
     /// which the first begins at `start`.
+    //
+    // A function of its own: its room would be a part of each level's otherwise, of which thousands may be within one another.
+    #[inline(never)]
     pub(crate) fn warm_level(
         &self,
         plan: &Plan,
