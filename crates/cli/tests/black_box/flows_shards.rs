@@ -199,8 +199,14 @@ fn answers_about_flows_are_of_all_shards() {
     let words = ["FLOW.ADD", "f", "ON", "in|<id>", "COPY", copy];
     let tries = ["MAX-ATTEMPTS", "2", "BACKOFF", "1", "1"];
     let _: Value = ask(&mut client, &[&words[..], &tries].concat()).unwrap();
-    let join = "out|<id> = copy base|<id>";
-    let _: Value = ask(&mut client, &["JOIN.ADD", "owner", join]).unwrap();
+    // What gives all that a flow writes is refused; these two together give the keys of this test.
+    let all = ["JOIN.ADD", "owner", "out|<id> = copy base|<id>"];
+    assert!(refusal(&mut client, &all).contains("flow 'f' writes keys that the join gives"));
+    let owners =
+        [("short", "out|<id:1> = copy base|<id:1>"), ("long", "out|<id:2> = copy base|<id:2>")];
+    for (name, join) in owners {
+        let _: Value = ask(&mut client, &["JOIN.ADD", name, join]).unwrap();
+    }
     let text = refusal(&mut client, &words);
     assert!(text.contains("a flow is named 'f' already"), "{text}");
     let back = ["FLOW.ADD", "back", "ON", "out|<id>", "COPY", "in|<id> = copy out|<id>"];
@@ -230,7 +236,9 @@ fn answers_about_flows_are_of_all_shards() {
     let last = positions[11].to_string();
     assert_eq!(ask(&mut client, &["FLOW.DISCARD", "f", &last]), Ok(1));
     assert_eq!(ask(&mut client, &["FLOW.DISCARD", "f", &last]), Ok(0));
-    let _: String = ask(&mut client, &["JOIN.DROP", "owner"]).unwrap();
+    for (name, _) in owners {
+        let _: String = ask(&mut client, &["JOIN.DROP", name]).unwrap();
+    }
     let first = positions[0].to_string();
     assert_eq!(ask(&mut client, &["FLOW.RETRY", "f", &first]), Ok(1));
     settle(&mut client, "f");

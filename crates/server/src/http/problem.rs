@@ -52,16 +52,13 @@ impl Problem {
         self
     }
 
-    /// The same without what a command quotes of a text and the mark below it, for which a reply has one line alone: where it is
-    /// wrong is told by a number (`at`).
+    /// The same without the line that a command quotes of a text behind what is wrong with it: where that is, is told by a
+    /// number (`at`).
     pub(super) fn without_quote(mut self, text: &str) -> Self {
-        if self.detail.ends_with('^') {
-            let lines = text.lines().filter(|line| !line.trim().is_empty());
-            let quoted = lines.filter_map(|line| self.detail.rfind(&format!(" {line} ")));
-            if let Some(at) = quoted.max() {
-                self.detail.truncate(at);
-            }
-        }
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let mut before = lines.filter_map(|line| self.detail.strip_suffix(line)?.strip_suffix(' '));
+        let length = before.next().map(str::len).filter(|_| place(&self.detail).is_some());
+        self.detail.truncate(length.unwrap_or(self.detail.len()));
         self
     }
 
