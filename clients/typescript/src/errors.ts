@@ -22,7 +22,7 @@ export class JoinedError extends HeadwaterError {
 export class JoinSyntaxError extends HeadwaterError {
   /** Where the mistake is, from 1 on. */
   get column(): number {
-    return Number(/^column ([0-9]+):/.exec(this.message)?.[1] ?? 0);
+    return Number(/^(?:join '.*?': )?column ([0-9]+):/.exec(this.message)?.[1] ?? 0);
   }
 }
 /** The user lacks a right. */
@@ -83,7 +83,7 @@ const TYPES: Record<string, typeof HeadwaterError> = {
 export function errorOf(reply: string): HeadwaterError {
   const match = /^([A-Z][A-Z0-9]+) ([^]*)$/.exec(reply);
   const [code, text] = match === null ? ["ERR", reply] : [match[1]!, match[2]!];
-  if (code === "ERR" && /^column [0-9]/.test(text)) return new JoinSyntaxError(text);
+  if (code === "ERR" && /^(?:join '.*?': )?column [0-9]/.test(text)) return new JoinSyntaxError(text);
   return new (TYPES[code] ?? HeadwaterError)(text, code);
 }
 

@@ -56,7 +56,8 @@ impl Engine {
         // What is looked at: all of it, or where the kept outputs are that a limited read may show.
         let mut range = asked.clone();
         if limited && !kept.is_empty() {
-            range = self.ensure_first(table, &kept, (asked, limit, options.reverse))?;
+            let wanted = (asked, limit, options.reverse);
+            range = self.ensure_first(table, (&kept, &computed), wanted)?;
         } else {
             for join in kept {
                 self.ensure(join, asked, None)?;

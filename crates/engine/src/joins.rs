@@ -434,9 +434,9 @@ impl Engine {
                 self.reset_join(id);
                 self.views.catalog.join_mut(id).vacated = 0;
             }
-            for layer in
-                writers.into_iter().map(|id| self.views.catalog.join(id).layer).chain([table])
-            {
+            // What a join gives is in the table itself, or in a layer of its own.
+            let layers = writers.into_iter().map(|id| self.views.catalog.join(id).layer);
+            for layer in layers.filter(|&layer| layer != table).chain([table]) {
                 if self.store.table(layer).boundary() == 0 {
                     self.store.group_by(layer, boundary);
                 } else {

@@ -132,14 +132,15 @@ impl Engine {
             return Ok(part);
         }
         let Some(joins) = self.joins_to_limit(table, range, limit) else { return whole(self) };
-        self.ensure_first(table, &joins, (range, limit, reverse))
+        self.ensure_first(table, (&joins, &[]), (range, limit, reverse))
     }
 
-    /// As [`Engine::ensure_limited`], of what these joins give; all of them [may be limited](Engine::may_limit).
+    /// As [`Engine::ensure_limited`], of what these joins give; all of them [may be limited](Engine::may_limit). What is stored of the outputs of
+    /// `others`, which nobody has made current, does not count.
     pub(crate) fn ensure_first(
         &mut self,
         table: TableId,
-        joins: &[u32],
+        (joins, others): (&[u32], &[u32]),
         (range, limit, reverse): (&KeyRange, u64, bool),
     ) -> Result<KeyRange, Missing> {
         let asked = Asked { table, range: range.clone(), limit, reverse };
@@ -156,10 +157,11 @@ impl Engine {
                 }
                 return Err(Missing);
             }
-            if begun.part == *range || self.holds(table, &begun.part, limit) {
+            if begun.part == *range || self.holds(table, &begun.part, limit, others) {
                 return Ok(begun.part);
             }
-            let (mut rest, wanted) = (range.clone(), begun.wanted.saturating_mul(2));
+            let wanted = begun.wanted.saturating_mul(2).min(LIMIT_MAX as usize);
+            let mut rest = range.clone();
             if reverse {
                 rest.last.clone_from(&begun.part.first);
             } else {
@@ -242,14 +244,18 @@ impl Engine {
         Ok(part)
     }
 
-    /// Whether there are so many keys in a range, or more.
-    fn holds(&self, table: TableId, range: &KeyRange, limit: u64) -> bool {
+    /// Whether there are so many keys in a range, or more, the outputs of `others` left out.
+    fn holds(&self, table: TableId, range: &KeyRange, limit: u64, others: &[u32]) -> bool {
         let mut left = limit;
+        let is_of_others = |key: &[u8]| {
+            others.iter().any(|&join| self.views.catalog.join(join).plan.join.output.matches(key))
+        };
         let pool = &self.store.pool;
         let scan = Scan { pool, first: &range.first, last: &range.last, reverse: false };
-        let flow = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |_, value| {
+        let flow = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
             // Streams are no pairs.
-            left -= u64::from(!matches!(Handle::of(value), Some(Handle::Stream(_))));
+            let is_pair = !matches!(Handle::of(value), Some(Handle::Stream(_)));
+            left -= u64::from(is_pair && !is_of_others(key));
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         flow.is_break()
@@ -321,7 +327,7 @@ impl Engine {
         let limit = best.wanted as u64;
         if level == plan.value_source() && self.may_limit(table, &givers, (span, limit)) {
             // More rows than outputs that are wanted are of use only where the source has another order, and then this is a hint.
-            return Some(self.ensure_first(table, &givers, (span, limit, best.reverse)));
+            return Some(self.ensure_first(table, (&givers, &[]), (span, limit, best.reverse)));
         }
         Some(self.ensure_joins(table, &givers, span).map(|()| span.clone()))
     }
@@ -354,7 +360,8 @@ impl Engine {
                 Some(Ok(part)) => span = part,
                 Some(Err(Missing)) => {
                     best.lacks = true;
-                    return true;
+                    // What else lacks is asked for at the same time, but not computed in the same slice.
+                    return !self.reads.slices.is_over();
                 }
                 None => return false,
             }

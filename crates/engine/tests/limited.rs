@@ -262,3 +262,72 @@ fn a_page_of_what_several_joins_give_computes_a_page() {
         }
     }
 }
+
+/// One join of a table is computed for a read, the other kept: what is stored of the first, from when a key of it was read, is not what the read shows.
+#[test]
+fn a_page_beside_what_was_let_go_is_whole() {
+    let mut engine = engine(&["t|<u>|<tm>|a|<p> = auto check s|<u>|<p> copy p|<p>|<tm>"]);
+    for key in ["s|u|p1", "s|u|p2", "s|v|p1", "s|w|p1", "p|p1|01", "p|p2|02"] {
+        set(&mut engine, key, "1");
+    }
+    let all = |engine: &mut Engine| page(engine, "t|u|", "t|u}", 1 << 20, false);
+    for user in ["u", "v", "w", "v", "w", "u"] {
+        page(&mut engine, &format!("t|{user}|"), &format!("t|{user}}}"), 1 << 20, false);
+    }
+    // So many changes that the range is let go; then one key of it is kept.
+    for number in 0..400 {
+        let key = format!("p|p2|5{number}");
+        set(&mut engine, &key, "x");
+        engine.remove(key.as_bytes()).expect("a removal");
+    }
+    for _ in 0..3 {
+        engine.get(b"t|u|01|a|p1").expect("a read");
+    }
+    set(&mut engine, "q|u|01", "x");
+    set(&mut engine, "q|u|09", "5");
+    engine.join_add("other", "t|<u>|<tm>|b = sum q|<u>|<tm>", false).expect("a join");
+    engine.remove(b"s|u|p1").expect("a removal");
+    assert_eq!(page(&mut engine, "t|u|", "t|u}", 1, false), ["t|u|02|a|p2"]);
+    assert_eq!(page(&mut engine, "t|u|", "t|u}", 1, true), ["t|u|09|b"]);
+    assert_eq!(all(&mut engine), ["t|u|02|a|p2", "t|u|09|b"]);
+    engine.check_invariants();
+}
+
+/// A page of a join over another one, of whose outputs many groups lack: each slice computes what fits into it, and looks no further.
+#[test]
+fn a_page_over_many_groups_of_another_join_goes_in_slices() {
+    const USERS: usize = 300;
+    const EACH: usize = 50;
+    let mut engine = engine(&[
+        "t|<u>|<tm>|<p> = check s|<u>|<p> copy p|<p>|<tm>",
+        "o|<g>|<tm>|<p>|<u> = check m|<g>|<u> copy t|<u>|<tm>|<p>",
+    ]);
+    for user in 0..USERS {
+        set(&mut engine, &format!("m|g|u{user:03}"), "");
+        for poster in 0..EACH {
+            set(&mut engine, &format!("s|u{user:03}|p{:03}", (user + poster) % USERS), "");
+        }
+    }
+    for poster in 0..USERS {
+        set(&mut engine, &format!("p|p{poster:03}|{:03}", poster * 7 % USERS), "");
+    }
+    engine.set_slice(Some(500));
+    let (mut slices, mut most) = (0, 0);
+    loop {
+        slices += 1;
+        assert!(slices < 1000, "a read ends");
+        let rows = rows_read(&engine);
+        engine.begin_slice();
+        let options = RangeOptions { reverse: false, limit: Some(20) };
+        let read = engine.range(b"o|g|", b"o|g}", options, &mut |_, _| {});
+        engine.end_slice();
+        most = most.max(rows_read(&engine) - rows);
+        match read {
+            Ok(found) => break assert_eq!(found, 20),
+            Err(Stop::Wait(ticket)) => engine.forget_later(ticket),
+            Err(stop) => panic!("{stop:?}"),
+        }
+        engine.go_on();
+    }
+    assert!(most < 8000, "{most} rows in one of {slices} slices");
+}

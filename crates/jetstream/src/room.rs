@@ -58,13 +58,18 @@ impl RoomSeen {
             return Ok(seen);
         }
         let told = seen.clone();
-        let look = move || loop {
-            let before = told.is_short();
-            let pages = addresses.iter().filter_map(|address| fetch(address).ok());
-            // Who is away has what it had; the others say enough.
-            let short = pages.filter_map(|page| figures(&page)).any(|it| is_short(it, before));
-            told.0.store(short, Ordering::Relaxed);
-            std::thread::sleep(LOOK);
+        let look = move || {
+            let mut short = vec![false; addresses.len()];
+            loop {
+                for (address, short) in addresses.iter().zip(&mut short) {
+                    // Who does not answer has what it had.
+                    if let Some(known) = fetch(address).ok().and_then(|page| figures(&page)) {
+                        *short = is_short(known, *short);
+                    }
+                }
+                told.0.store(short.contains(&true), Ordering::Relaxed);
+                std::thread::sleep(LOOK);
+            }
         };
         std::thread::Builder::new().name(String::from("nats-room")).spawn(look)?;
         Ok(seen)

@@ -157,14 +157,17 @@ impl Node {
     /// Refuses a flow that nothing could ever come of.
     fn check_flow(&self, definition: &Definition) -> Result<(), EngineError> {
         self.check_not_sourced(&definition.on)?;
+        if let Action::Call { function, .. } = &definition.action {
+            self.engine.check_loaded(function)?;
+        }
+        if self.takes_kept_flows {
+            return Ok(());
+        }
         if let Some(join) = self.engine.giver_of(&definition.on) {
             return Err(EngineError::Refused(format!(
                 "join '{join}' gives the keys that the flow is ON, and flows hear of what clients write: let the flow be on a \
                  source of the join"
             )));
-        }
-        if let Action::Call { function, .. } = &definition.action {
-            self.engine.check_loaded(function)?;
         }
         written_by(&definition.action).iter().try_for_each(|put| match self.engine.giver_of(put) {
             None => Ok(()),

@@ -81,6 +81,8 @@ pub struct Node {
     pub(crate) unfinished: Option<Outcome>,
     /// Definitions have the names that they had in an earlier version.
     pub(crate) takes_kept_names: bool,
+    /// Flows are taken that nothing may come of: they were accepted before.
+    pub(crate) takes_kept_flows: bool,
     /// What the next command is a part of, if that names the events of what it writes.
     part_of: Option<WriteKind>,
 }
@@ -107,6 +109,7 @@ impl Node {
             owners: None,
             unfinished: None,
             takes_kept_names: false,
+            takes_kept_flows: false,
             part_of: None,
             engine: Engine::new(settings),
             scratch: Vec::new(),
@@ -151,6 +154,11 @@ impl Node {
     /// Says whether what is declared is declared again, by names that an earlier version may have taken and this one refuses.
     pub fn set_takes_kept_names(&mut self, takes: bool) {
         self.takes_kept_names = takes;
+    }
+
+    /// Says whether flows are taken that are on what a join gives, or write it: an earlier version took them.
+    pub fn set_takes_kept_flows(&mut self, takes: bool) {
+        self.takes_kept_flows = takes;
     }
 
     /// Has the keyspace events of the next command be those of what it is a part of; `None`: its own.

@@ -188,10 +188,13 @@ def typed(error: theirs.ResponseError) -> theirs.ResponseError:
         return _TYPES[coded[1]](coded[2])
     if coded and coded[1] not in _WORDS:
         return HeadwaterError(coded[2], coded[1])
-    if text.startswith("column ") and text[7:8].isdigit():
+    if _MISTAKE.match(text):
         return JoinSyntaxError(text)
     return HeadwaterError(text)
 
+
+#: How the server tells of a mistake in the text of a join.
+_MISTAKE = re.compile(r"(?:join '.*?': )?column [0-9]")
 
 #: Words of commands in capitals that errors begin with: no codes.
 _WORDS = frozenset(

@@ -59,6 +59,9 @@ fn answer(server: &Server, user: Option<&str>, words: &[&[u8]]) -> String {
     String::from_utf8_lossy(&socket.until(b"\n")).into_owned()
 }
 
+/// Scripts that are not known, as they are sent here, have no keys: they are refused in any case.
+const UNKNOWN: [&str; 3] = ["eval", "eval_ro", "evalsha_ro"];
+
 /// Whether a user of this kind has the right to a command.
 fn may(user: &str, command: &Described) -> bool {
     let is = |category: &str| command.categories.iter().any(|own| own == category);
@@ -71,8 +74,7 @@ fn may(user: &str, command: &Described) -> bool {
         "definer" => is("@read") || is("@define"),
         "connector" => is("@connect"),
         // Whatever concerns keys that are not named needs the right to all: those say so below.
-        // A script that is not known has no keys: it is refused in any case.
-        "keyless" if command.words == ["eval"] => true,
+        "keyless" if UNKNOWN.contains(&&*command.words[0]) => true,
         "keyless" => command.first_key == 0 && !is_about_all_keys(command),
         "looker" => !changes_keys(command),
         "setter" => !shows_keys(command),
@@ -85,7 +87,8 @@ fn changes_keys(command: &Described) -> bool {
     let is_flagged = command.flags.iter().any(|flag| flag == "write");
     match &*command.words.join("|") {
         // As they are sent here, they change nothing.
-        "bitfield" | "fn.call" | "eval" => false,
+        "bitfield" | "fn.call" => false,
+        script if UNKNOWN.contains(&script) => false,
         // It says how the keys of a table are kept.
         "table.set" => true,
         _ => is_flagged && (command.first_key > 0 || is_about_all_keys(command)),
@@ -140,7 +143,7 @@ const SHOWS: [&str; 21] = [
 /// Commands that show values: who may write all keys, and read none, is refused these.
 fn shows_keys(command: &Described) -> bool {
     let name = &*command.words.join("|");
-    if SHOWS.contains(&name) || LOOKS.contains(&name) || name == "eval" {
+    if SHOWS.contains(&name) || LOOKS.contains(&name) || UNKNOWN.contains(&name) {
         return SHOWS.contains(&name);
     }
     let writes = command.flags.iter().any(|flag| flag == "write");

@@ -175,7 +175,7 @@ fn misses_errors_and_definitions(server: &Server, log: &std::path::Path) {
     ];
     ask(client, &dead).unwrap();
     // What the flow writes is a join's from now on: it cannot.
-    ask(client, &["JOIN.ADD", "taken", "out|<id> = copy other|<id>"]).unwrap();
+    ask(client, &["JOIN.ADD", "taken", "out|<id:1> = copy other|<id:1>"]).unwrap();
     ask(client, &["SET", "in|1", "v"]).unwrap();
     until_true("HeadwaterFlowDead", server, log);
     ask(client, &["CONFIG", "SET", "flow-late-milliseconds", "60"]).unwrap();

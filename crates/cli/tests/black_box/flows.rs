@@ -209,8 +209,8 @@ fn what_fails_too_often_is_dead_until_it_is_tried_again() {
     let words =
         ["FLOW.ADD", "f", "ON", "in|<id>", "COPY", copy, "MAX-ATTEMPTS", "2", "BACKOFF", "1", "1"];
     let _: Value = ask(&mut client, &words).unwrap();
-    // What the flow writes is a join's from now on: it cannot.
-    let join = "out|<id> = copy base|<id>";
+    // What the flow writes is a join's from now on: it cannot. (One that gave all that it may write would be refused.)
+    let join = "out|<id:1> = copy base|<id:1>";
     let _: Value = ask(&mut client, &["JOIN.ADD", "owner", join]).unwrap();
     let _: String = ask(&mut client, &["SET", "in|1", "x"]).unwrap();
     settle(&mut client, "f");

@@ -82,6 +82,7 @@ pub(crate) use watching::Note;
 use crate::config::{Config, ConfigError, EventChannels, Module};
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
+use crate::log::event;
 use crate::memcached::Memcached;
 use crate::memory::{ClientShare, Gauge};
 use crate::replicated::ReplicaEnd;
@@ -171,10 +172,16 @@ fn begin_flows(
             .map_err(|why| ConfigError(format!("flow '{}': {why}", flow.name)))?;
     }
     for words in &config.kept_flows {
-        flows::add(node, words).map_err(|why| {
-            let text = redact_words(&words.join(" "));
-            ConfigError(format!("data-dir: the kept flow '{text}' is refused: {why}"))
+        let Err(why) = flows::add(node, words) else { continue };
+        let flow = redact_words(&words.join(" "));
+        // One that a join stands in the way of is there, so that it can be dropped, or the join.
+        node.set_takes_kept_flows(true);
+        let taken = flows::add(node, words);
+        node.set_takes_kept_flows(false);
+        taken.map_err(|why| {
+            ConfigError(format!("data-dir: the kept flow '{flow}' is refused: {why}"))
         })?;
+        event!(warn, "flows", "flow_in_vain", flow, why, "drop the flow, or the join");
     }
     Ok(())
 }
