@@ -327,3 +327,22 @@ fn tasks_survive_the_end_of_the_process() {
     let flows: Vec<BTreeMap<String, Value>> = ask(&mut server.client(3), &["FLOW.LIST"]).unwrap();
     assert_eq!(flows.len(), 1);
 }
+
+/// A flow that was there before a join gives what it is on: the server starts, so that one of them can be dropped.
+#[test]
+fn a_kept_flow_that_a_join_stands_in_the_way_of_can_be_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let kept = format!("[data]\ndata-dir = '{}'\n", data.display());
+    let server = Server::with_config(&kept);
+    let add = ["FLOW.ADD", "f", "ON", "item|<id>", "PUBLISH", "c"];
+    let _: Value = ask(&mut server.client(3), &add).unwrap();
+    drop(server);
+    let join = "[[join]]\nname = 'j'\nspec = 'item|<id> = copy src|<id>'\n";
+    let server = Server::with_config(&format!("{kept}{join}"));
+    let mut client = server.client(3);
+    let list: Vec<BTreeMap<String, String>> = ask(&mut client, &["FLOW.LIST"]).unwrap();
+    assert_eq!(list[0]["name"], "f");
+    let _: String = ask(&mut client, &["FLOW.DROP", "f"]).unwrap();
+    assert!(refusal(&mut client, &add).contains("join 'j' gives the keys"));
+}
