@@ -198,6 +198,8 @@ fn commands_are_described_as_redis_does() {
         "delifeq",
         "eval",
         "evalsha",
+        "eval_ro",
+        "evalsha_ro",
         "script",
         "monitor",
         "ssubscribe",

@@ -388,17 +388,6 @@ impl EmbeddedStore {
         self.log_refusal().or_else(|| self.store.refusal())
     }
 
-    /// Why the log takes none, if that is why.
-    #[inline]
-    fn log_refusal(&self) -> Option<Arc<str>> {
-        self.replica.as_ref()?.refusal()
-    }
-
-    /// What begins the error of a write that is refused.
-    pub(crate) fn refusal_code(&self) -> &'static str {
-        if self.log_refusal().is_some() { "CLUSTERDOWN" } else { "MISCONF" }
-    }
-
     /// Whether removals are taken though other writes are refused.
     pub(crate) fn takes_removals(&self) -> bool {
         // In the log a removal takes room as any write does.

@@ -35,6 +35,7 @@ const GREET: Flags = Flags::NOSCRIPT
     .and(Flags::ALLOW_BUSY);
 const QUICK: Flags = Flags::FAST;
 const QUICK_ALWAYS: Flags = Flags::LOADING.and(Flags::STALE).and(Flags::FAST);
+const QUICK_STANDING: Flags = QUICK_ALWAYS.and(Flags::NOSCRIPT).and(Flags::DANGEROUS);
 const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
 const ALWAYS_DANGEROUS: Flags = Flags::LOADING.and(Flags::STALE).and(Flags::DANGEROUS);
 const ADMIN: Flags =
@@ -515,7 +516,7 @@ pub static SPECS: &[Spec] = &[
     spec!(Time "time" 1, QUICK_ALWAYS, KeyArgs::NONE, Server, "2.6.0",
         "",
         "The time of day."),
-    spec!(Role "role" 1, QUICK_ALWAYS, KeyArgs::NONE, Server, "2.8.12",
+    spec!(Role "role" 1, QUICK_STANDING, KeyArgs::NONE, Server, "2.8.12",
         "",
         "What the server is to others as Redis counts: a master, without replicas."),
     spec!(Memory "memory" -2, NO_FLAGS, KeyArgs::NONE, Server, "4.0.0",

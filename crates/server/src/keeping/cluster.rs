@@ -67,6 +67,17 @@ pub(crate) fn check_copy(config: &Config, followed: Option<LogMark>) -> Result<(
 }
 
 impl EmbeddedStore {
+    /// Why writes are refused, if that is the log's doing.
+    #[inline]
+    pub(super) fn log_refusal(&self) -> Option<Arc<str>> {
+        self.replica.as_ref()?.refusal()
+    }
+
+    /// What begins the error of a write that is refused.
+    pub(crate) fn refusal_code(&self) -> &'static str {
+        if self.log_refusal().is_some() { "CLUSTERDOWN" } else { "MISCONF" }
+    }
+
     /// The last operation told, where what leaves the server must wait until it survives.
     pub(crate) fn awaited_operation(&self) -> Option<u64> {
         let last = self.store.told().0;
