@@ -130,7 +130,7 @@ impl Faults {
         }
         let missing = missing(&site, &world, &posts)?;
         let expected = world.deliveries(&posts);
-        let surplus = (timelines(&site)? + missing).saturating_sub(expected);
+        let surplus = (timelines(&site, &world)? + missing).saturating_sub(expected);
         let mut moments: Vec<f64> = acknowledged.iter().map(|it| it.at).collect();
         moments.sort_by(f64::total_cmp);
         let silence = moments.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max);
@@ -235,17 +235,23 @@ fn load(site: &Site, world: &World, way: Way) -> Result<()> {
     Ok(())
 }
 
-fn timelines(site: &Site) -> Result<u64> {
+/// Keys of all timelines, one after the other: all of them may be more than a node reads from its disk at once.
+fn timelines(site: &Site, world: &World) -> Result<u64> {
     let mut connection = Connection::open(site.port(site.owner()?))?;
-    resp::command(&mut connection.out, &[b"PREFIX", b"t|", b"COUNT"]);
-    connection.flush()?;
-    Ok(resp::integer(&mut connection.input)? as u64)
+    let mut keys = 0;
+    for user in 0..world.followers.len() {
+        let prefix = format!("t|{}|", world.name(user as u32));
+        resp::command(&mut connection.out, &[b"PREFIX", prefix.as_bytes(), b"COUNT"]);
+        connection.flush()?;
+        keys += resp::integer(&mut connection.input)? as u64;
+    }
+    Ok(keys)
 }
 
 /// Waits until as many deliveries are there as there are to be, or for long; how long that took.
 fn delivered(site: &Site, world: &World, posts: &[Post]) -> Result<Duration> {
     let (begun, expected) = (Instant::now(), world.deliveries(posts));
-    while timelines(site)? < expected && begun.elapsed() < DRAIN {
+    while timelines(site, world)? < expected && begun.elapsed() < DRAIN {
         stop::check()?;
         std::thread::sleep(Duration::from_millis(100));
     }
