@@ -5,7 +5,7 @@
 //! queue (a JetStream stream of three replicas on the same NATS servers); a flow of the cluster. A client whose request fails asks
 //! another node, until it is acknowledged: what is acknowledged must be once in every timeline in the end.
 //!
-//! - [`clients`]: who posts, and the workers. `picture`: throughput and response time over time.
+//! - `clients`: who posts, and the workers. `picture`: throughput and response time over time.
 
 mod clients;
 mod picture;
