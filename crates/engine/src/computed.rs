@@ -45,14 +45,13 @@ impl Engine {
             return Ok(None);
         }
         let writers = self.views.catalog.writers_within(table, asked);
+        let limit = options.limit.unwrap_or(u64::MAX);
+        let limited = self.may_limit(table, &writers, (asked, limit));
         let (computed, kept): (Vec<_>, Vec<_>) =
             writers.into_iter().partition(|&join| self.computes(join, asked));
         if computed.is_empty() {
             return Ok(None);
         }
-        let limit = options.limit.unwrap_or(u64::MAX);
-        let joins = options.limit.and_then(|limit| self.joins_to_limit(table, asked, limit));
-        let limited = joins.is_some();
         // What is looked at: all of it, or where the kept outputs are that a limited read may show.
         let mut range = asked.clone();
         if limited && !kept.is_empty() {

@@ -9,7 +9,7 @@ use headwater_base::KeyRange;
 use headwater_base::key::{SEPARATOR, before_end, prefix_end};
 use headwater_pattern::{Bindings, Component, Pattern};
 
-/// Of the rows that a slice has about so many are sampled.
+/// About how many rows of a slice are sampled, to tell where to divide a range.
 const SAMPLED: usize = 64;
 
 impl Execution<'_> {
@@ -95,7 +95,7 @@ pub(crate) fn sample_rows(
 /// more of them than a slice has rows, they say where to divide it as outputs do.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// Of so many rows one is in the sample; `None`: none is.
+    /// Of how many rows one is taken into the sample; `None`: none is.
     every: Option<usize>,
     /// As how many rows they count.
     pub(crate) leading: usize,

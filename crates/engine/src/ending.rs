@@ -14,7 +14,7 @@ use crate::stopwatch::Stopwatch;
 use alloc::rc::Rc;
 use core::cell::Cell;
 
-/// So many keys are gone over between two looks at the clock.
+/// How many keys an operation goes over between two looks at the clock.
 const KEYS_A_LOOK: u32 = 256;
 
 /// When an operation ends.

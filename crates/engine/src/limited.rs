@@ -73,7 +73,7 @@ impl Best<'_> {
 
 /// A read of the first few keys of a range, or the last ones.
 #[derive(PartialEq, Eq, Debug)]
-struct Asked {
+struct LimitedRead {
     table: TableId,
     range: KeyRange,
     limit: u64,
@@ -82,7 +82,7 @@ struct Asked {
 
 /// How far such a read has come: what it makes current of its range, and how many keys were wanted of what was added last.
 #[derive(Debug)]
-struct Begun {
+struct LimitedProgress {
     part: KeyRange,
     wanted: usize,
 }
@@ -90,15 +90,15 @@ struct Begun {
 /// Reads that have had a slice, and go on with the part that they have begun: which one that is takes a look at many rows where few fulfil
 /// the conditions. It is a hint still, that of a read which never came back included.
 #[derive(Debug, Default)]
-pub(crate) struct LimitedReads(Vec<(Asked, Begun)>);
+pub(crate) struct LimitedReads(Vec<(LimitedRead, LimitedProgress)>);
 
 impl LimitedReads {
-    fn take(&mut self, asked: &Asked) -> Option<Begun> {
+    fn take(&mut self, asked: &LimitedRead) -> Option<LimitedProgress> {
         let at = self.0.iter().position(|(other, _)| other == asked)?;
         Some(self.0.remove(at).1)
     }
 
-    fn keep(&mut self, asked: Asked, begun: Begun) {
+    fn keep(&mut self, asked: LimitedRead, begun: LimitedProgress) {
         if self.0.len() >= LIMITED_READS_MAX {
             self.0.remove(0);
         }
@@ -143,7 +143,7 @@ impl Engine {
         (joins, others): (&[u32], &[u32]),
         (range, limit, reverse): (&KeyRange, u64, bool),
     ) -> Result<KeyRange, Missing> {
-        let asked = Asked { table, range: range.clone(), limit, reverse };
+        let asked = LimitedRead { table, range: range.clone(), limit, reverse };
         let begun = self.reads.limited.take(&asked);
         let mut begun = match begun {
             Some(begun) => begun,
@@ -177,30 +177,36 @@ impl Engine {
         }
     }
 
-    fn begin_limited(&mut self, joins: &[u32], asked: &Asked) -> Result<Begun, Missing> {
+    fn begin_limited(
+        &mut self,
+        joins: &[u32],
+        asked: &LimitedRead,
+    ) -> Result<LimitedProgress, Missing> {
         let wanted = usize::try_from(asked.limit).unwrap_or(usize::MAX);
         let part = self.next_limited(joins, &asked.range, wanted, asked.reverse)?;
-        Ok(Begun { part, wanted })
+        Ok(LimitedProgress { part, wanted })
     }
 
     /// The joins that give keys in `range`, a part of one table, if less than all of these can be computed for a limited read.
-    pub(crate) fn joins_to_limit(
-        &self,
-        table: TableId,
-        range: &KeyRange,
-        limit: u64,
-    ) -> Option<Vec<u32>> {
+    fn joins_to_limit(&self, table: TableId, range: &KeyRange, limit: u64) -> Option<Vec<u32>> {
         let joins = self.views.catalog.writers_within(table, range);
         self.may_limit(table, &joins, (range, limit)).then_some(joins)
     }
 
     /// Whether what these joins give first in a range, a part of one table, can be computed without the rest.
-    fn may_limit(&self, table: TableId, joins: &[u32], (range, limit): (&KeyRange, u64)) -> bool {
+    pub(crate) fn may_limit(
+        &self,
+        table: TableId,
+        joins: &[u32],
+        (range, limit): (&KeyRange, u64),
+    ) -> bool {
+        if !(1..=LIMIT_MAX).contains(&limit) {
+            return false;
+        }
         let is_here = !self.base.spans_homes(range) && !self.base.is_elsewhere(range);
         let is_plain = self.views.catalog.role(table).is_some_and(|role| role.merged == 0)
             && self.base.loads.own(table).is_none();
-        (1..=LIMIT_MAX).contains(&limit)
-            && is_here
+        is_here
             && is_plain
             && !joins.is_empty()
             && joins.iter().all(|&join| self.begins_in_order(join))

@@ -178,9 +178,7 @@ impl EngineError {
             _ => "ERR",
         }
     }
-}
 
-impl EngineError {
     /// The error as one about a join that was to be installed, which its text names.
     #[must_use]
     pub fn of_join(self, name: &str) -> Self {

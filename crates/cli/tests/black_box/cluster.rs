@@ -49,7 +49,7 @@ pub(crate) struct Links {
 
 pub(crate) struct Cluster {
     pub(crate) nats: Servers,
-    /// Of each node, where there are some.
+    /// The links of each node, where they can be cut.
     pub(crate) links: Vec<Links>,
     pub(crate) folder: TempDir,
     pub(crate) ports: Vec<u16>,

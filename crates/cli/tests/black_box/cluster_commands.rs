@@ -291,7 +291,7 @@ fn writes_are_refused_while_a_nats_server_is_nearly_full() {
     let queued = ask(&mut node, "SET a b");
     let refused = ask(&mut node, "EXEC").unwrap_err().to_string();
     assert!(refused.contains("CLUSTERDOWN") && queued.is_ok(), "{refused}, {queued:?}");
-    // It is the owner for longer than a lease that nobody can renew.
+    // A node that could not renew its lease would not be the owner any more after so long.
     let epoch = figure(&cluster, owner, "cluster_epoch");
     sleep(Duration::from_secs(5));
     assert_eq!(text(&ask(&mut node, "GET k|0").unwrap()).len(), long.len());
