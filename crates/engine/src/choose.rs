@@ -57,6 +57,8 @@ const PRIOR_MOST: i32 = 16;
 pub(crate) const LET_GO_ROWS: usize = 256;
 /// A range with more outputs than this is not removed at once when it is let go: its outputs stay until it is computed again.
 const OUTPUTS_MAX: u32 = 4096;
+/// The same where ranges are let go [eagerly](Engine::choose_eagerly): those of histories have a few outputs.
+const OUTPUTS_MAX_EAGERLY: u32 = 2;
 
 /// What is known of a range that is not kept, or was not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -402,10 +404,15 @@ impl Engine {
                 self.views.statuses.grant(id, granted);
                 return 0;
             }
-            None if self.views.statuses.get(id).outputs().saturating_add(changes) > OUTPUTS_MAX => {
-                self.invalidate(id);
+            None => {
+                let outputs = self.views.statuses.get(id).outputs().saturating_add(changes);
+                let most = if eagerly { OUTPUTS_MAX_EAGERLY } else { OUTPUTS_MAX };
+                if outputs > most {
+                    self.invalidate(id);
+                } else {
+                    self.discard(id);
+                }
             }
-            None => self.discard(id),
         }
         rows as usize
     }

@@ -19,7 +19,7 @@ use core::ops::ControlFlow;
 use headwater_base::{KeyParts, KeyRange};
 use headwater_pattern::fixed_slots;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::{GroupId, TableId};
+use headwater_store::{GroupId, Scan, TableId};
 
 /// Pairs in order; references of their values are held.
 pub(crate) type ComputedRows = Vec<(Box<[u8]>, ValueRef)>;
@@ -81,7 +81,7 @@ impl Engine {
             let visited = self.counters.rows_read - before;
             self.note_computed(join, asked, visited);
         }
-        if !self.add_stored(table, range, &computed, &mut rows) {
+        if !self.add_stored((table, range), options, &computed, &mut rows) {
             self.scratch.row_holds.extend(rows.iter().map(|(_, value)| *value));
             computed.iter().for_each(|&join| self.note_large(join, asked));
             return Ok(None);
@@ -152,11 +152,12 @@ impl Engine {
         Ok(Some(folded.first().map(|it| it.value)))
     }
 
-    /// Adds the stored pairs of a range that the joins do not give which computed theirs; `false` where some of them are not in memory.
+    /// Adds the stored pairs of a range of a table that the joins do not give which computed theirs, as many as are shown; `false` where some of
+    /// them are not in memory.
     fn add_stored(
         &mut self,
-        table: TableId,
-        range: &KeyRange,
+        (table, range): (TableId, &KeyRange),
+        options: RangeOptions,
         computed: &[u32],
         rows: &mut ComputedRows,
     ) -> bool {
@@ -165,13 +166,22 @@ impl Engine {
         let sifted = self.base.has_replicas(table);
         let mut stored = Vec::new();
         let mut spilled = false;
-        self.scan_table(table, range, &mut |key, value| {
-            if !plans.iter().any(|plan| plan.join.output.matches(key)) {
-                spilled |= matches!(Handle::of(value), Some(Handle::Spilled(_)));
-                if !value.is_handle() {
-                    stored.push((Box::<[u8]>::from(key), value));
-                }
+        // Which of them are shown where some are left out is not known yet.
+        let most = options.limit.filter(|_| !sifted).unwrap_or(u64::MAX);
+        let (pool, reverse) = (&self.store.pool, options.reverse);
+        let scan = Scan { pool, first: &range.first, last: &range.last, reverse };
+        let _ = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
+            if plans.iter().any(|plan| plan.join.output.matches(key)) {
+                return ControlFlow::Continue(());
             }
+            if stored.len() as u64 >= most {
+                return ControlFlow::Break(());
+            }
+            spilled |= matches!(Handle::of(value), Some(Handle::Spilled(_)));
+            if !value.is_handle() {
+                stored.push((Box::<[u8]>::from(key), value));
+            }
+            ControlFlow::Continue(())
         });
         let pool = &mut self.store.pool;
         stored.iter().for_each(|(_, value)| pool.retain(*value));

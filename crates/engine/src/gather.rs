@@ -34,7 +34,9 @@ use headwater_store::Scan;
 /// How many ranges of a join may be begun before one is completed (J3).
 const BEGUN_MAX: u32 = 64;
 /// Of so many parts of a slice's rows the first step takes one.
-pub(crate) const FIRST_SHARE: usize = 8;
+pub(crate) const FIRST_SHARE: usize = 64;
+/// So many times as many keys as the last slice had are added in one at most: the next may lead to more rows.
+const GROWTH_MAX: usize = 4;
 
 /// How far a range has come that is being gathered.
 #[derive(Debug)]
@@ -78,7 +80,8 @@ impl Step {
 /// How many keys of a source fill a slice, if they take what so many took.
 pub(crate) fn fitting(keys: usize, rows_max: usize, visited: u64) -> usize {
     let fitting = (keys as u64).saturating_mul(rows_max as u64) / visited.max(1);
-    usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, rows_max)
+    let most = keys.saturating_mul(GROWTH_MAX).clamp(1, rows_max);
+    usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, most)
 }
 
 impl Engine {

@@ -38,6 +38,7 @@ mod gather;
 mod group_note;
 mod grouping;
 mod handles;
+mod hints;
 mod in_the_way;
 mod invariants;
 mod joins;

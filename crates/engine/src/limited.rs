@@ -10,66 +10,23 @@
 //! too few (outputs that share a key, for example) the next part is looked for, twice as long as the last.
 //!
 //! # Cost
-//! A seek for each span of the value source, and a row or two more, besides the rows of the check sources. Where a source does not
-//! order its keys as the output does, each of its spans is looked at as far as there are keys wanted. Where another join gives the source, it
-//! is made current as far as it is looked at, which costs a limited read of it.
+//! The look ([`crate::hints`]), and what is computed.
 
-use crate::catalog::Plan;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::handles::Handle;
 use crate::views::Views;
-use alloc::collections::BTreeSet;
-use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::{Bound, ControlFlow};
+use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most, end_bound};
-use headwater_base::{KeyRange, Limits};
-use headwater_pattern::{Bindings, containing_range, fixed_slots};
 use headwater_store::{Scan, TableId};
 
 /// Reads of more keys than this have all of their range computed.
 const LIMIT_MAX: u64 = 10_000;
-/// More rows than this are not looked at for a hint, beside those wanted.
-const ROWS_MAX: usize = 20_000;
 
 /// How many reads are known that go on with the part which they have begun.
 const LIMITED_READS_MAX: usize = 64;
-
-/// The best output keys that were seen.
-struct Best<'r> {
-    range: &'r KeyRange,
-    reverse: bool,
-    wanted: usize,
-    keys: BTreeSet<Vec<u8>>,
-    /// How many rows may be looked at still.
-    rows: usize,
-    /// What is not here is asked for.
-    loads: bool,
-    /// Something was, and has yet to come.
-    lacks: bool,
-}
-
-impl Best<'_> {
-    /// Takes an output key; whether one behind it in the order of the read may be of use still.
-    fn offer(&mut self, key: &[u8]) -> bool {
-        let full = self.keys.len() >= self.wanted;
-        let worst = if self.reverse { self.keys.first() } else { self.keys.last() };
-        if full && worst.is_some_and(|worst| if self.reverse { key <= worst } else { key >= worst })
-        {
-            return false;
-        }
-        self.keys.insert(key.to_vec());
-        if self.keys.len() > self.wanted {
-            if self.reverse {
-                self.keys.pop_first();
-            } else {
-                self.keys.pop_last();
-            }
-        }
-        true
-    }
-}
 
 /// A read of the first few keys of a range, or the last ones.
 #[derive(PartialEq, Eq, Debug)]
@@ -152,9 +109,7 @@ impl Engine {
         let mut added = begun.part.clone();
         loop {
             if let Err(Missing) = self.ensure_joins(table, joins, &added) {
-                if self.reads.slices.is_active() {
-                    self.reads.limited.keep(asked, begun);
-                }
+                self.keep_limited(asked, begun);
                 return Err(Missing);
             }
             if begun.part == *range || self.holds(table, &begun.part, limit, others) {
@@ -167,13 +122,26 @@ impl Engine {
             } else {
                 rest.first.clone_from(&begun.part.last);
             }
-            added = self.next_limited(joins, &rest, wanted, reverse)?;
+            added = match self.next_limited(joins, &rest, wanted, reverse) {
+                Ok(added) => added,
+                Err(Missing) => {
+                    self.keep_limited(asked, begun);
+                    return Err(Missing);
+                }
+            };
             if reverse {
                 begun.part.first.clone_from(&added.first);
             } else {
                 begun.part.last.clone_from(&added.last);
             }
             begun.wanted = wanted;
+        }
+    }
+
+    /// Remembers how far a read has come that goes on later.
+    fn keep_limited(&mut self, asked: LimitedRead, begun: LimitedProgress) {
+        if self.reads.slices.is_active() {
+            self.reads.limited.keep(asked, begun);
         }
     }
 
@@ -265,160 +233,6 @@ impl Engine {
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         flow.is_break()
-    }
-
-    /// A key within `range` such that about `wanted` outputs of these joins lie before it (or from it on); nothing where that is not known
-    /// to be less than all of it, or data is not here.
-    ///
-    /// # Errors
-    /// Data is not here, and is asked for, since the hint `loads` what it needs.
-    pub(crate) fn dividing_hint(
-        &mut self,
-        joins: &[u32],
-        range: &KeyRange,
-        (wanted, reverse): (usize, bool),
-        loads: bool,
-    ) -> Result<Option<Vec<u8>>, Missing> {
-        let rows = ROWS_MAX.saturating_add(wanted);
-        let mut best =
-            Best { range, reverse, wanted, keys: BTreeSet::new(), rows, loads, lacks: false };
-        let mut is_known = true;
-        for &join in joins {
-            let plan = self.views.catalog.join(join).plan.clone();
-            if let Some(bindings) = fixed_slots(&plan.join.output, range) {
-                is_known &= self.look_for_best(join, &plan, 0, &bindings, &mut best);
-            }
-        }
-        self.counters.rows_read += (rows - best.rows) as u64;
-        if best.lacks {
-            return Err(Missing);
-        }
-        if !is_known || best.keys.len() < wanted {
-            return Ok(None);
-        }
-        if reverse {
-            return Ok(best.keys.pop_first().filter(|cut| *cut > range.first));
-        }
-        let cut = best.keys.pop_last().map(|mut cut| {
-            cut.push(0);
-            cut
-        });
-        Ok(cut.filter(|cut| before_end(cut, &range.last)))
-    }
-
-    /// Asks for what is not here of a source's span.
-    fn need_source(&mut self, plan: &Plan, level: usize, span: &KeyRange) -> Result<(), Missing> {
-        let table = plan.source_tables[level];
-        if !self.base.is_aligned(plan, level) && !self.need_elsewhere(table, span)? {
-            return Ok(());
-        }
-        self.need(table, span)
-    }
-
-    /// Makes what other joins give of a source's span current, as far as it is to be looked at; which part that is. `None`: that takes a read
-    /// which may ask for what is not here.
-    fn ensure_upstream(
-        &mut self,
-        (join, plan): (u32, &Plan),
-        level: usize,
-        span: &KeyRange,
-        best: &Best<'_>,
-    ) -> Option<Result<KeyRange, Missing>> {
-        if !best.loads {
-            return None;
-        }
-        let table = plan.source_tables[level];
-        // Others may give keys of the table, this join among them.
-        let givers = self.views.catalog.join(join).upstream[level].clone();
-        let limit = best.wanted as u64;
-        if level == plan.value_source() && self.may_limit(table, &givers, (span, limit)) {
-            // More rows than outputs that are wanted are of use only where the source has another order, and then this is a hint.
-            return Some(self.ensure_first(table, (&givers, &[]), (span, limit, best.reverse)));
-        }
-        Some(self.ensure_joins(table, &givers, span).map(|()| span.clone()))
-    }
-
-    /// Looks at the rows of sources from `level` on; whether all could be looked at that had to be.
-    fn look_for_best(
-        &mut self,
-        join: u32,
-        plan: &Rc<Plan>,
-        level: usize,
-        bindings: &Bindings<'_>,
-        best: &mut Best<'_>,
-    ) -> bool {
-        let (pattern, source) = (plan.pattern(level), plan.source(level));
-        let output = &plan.join.output;
-        let Some(mut span) = containing_range(output, best.range, pattern, bindings) else {
-            return true;
-        };
-        if !self.is_here_ahead(plan, level, &span, false) {
-            if !best.loads {
-                return false;
-            }
-            if self.need_source(plan, level, &span).is_err() {
-                best.lacks = true;
-                return true;
-            }
-        }
-        if !self.views.catalog.join(join).upstream[level].is_empty() {
-            match self.ensure_upstream((join, plan), level, &span, best) {
-                Some(Ok(part)) => span = part,
-                Some(Err(Missing)) => {
-                    best.lacks = true;
-                    // What else lacks is asked for at the same time, but not computed in the same slice.
-                    return !self.reads.slices.is_over();
-                }
-                None => return false,
-            }
-        }
-        if level == plan.value_source() {
-            let mut key = Vec::new();
-            let reverse = best.reverse;
-            self.rows_in_order(join, level, &span, reverse, &mut |row, weight| {
-                if best.rows == 0 {
-                    return ControlFlow::Break(());
-                }
-                best.rows = best.rows.saturating_sub(weight);
-                let mut inner = *bindings;
-                key.clear();
-                let gives = row.is_some_and(|row| source.bind(row, &mut inner))
-                    && output.fill(&inner, &mut key)
-                    && key.len() <= Limits::KEY_BYTES_CEILING
-                    && best.range.contains(&key);
-                if gives && !best.offer(&key) {
-                    return ControlFlow::Break(());
-                }
-                ControlFlow::Continue(())
-            });
-            return best.rows > 0;
-        }
-        let (mut text, mut ends) = (Vec::new(), Vec::new());
-        self.rows_in_order(join, level, &span, false, &mut |row, weight| {
-            if best.rows == 0 {
-                return ControlFlow::Break(());
-            }
-            best.rows = best.rows.saturating_sub(weight);
-            if let Some(row) = row {
-                text.extend_from_slice(row);
-                ends.push(text.len());
-            }
-            ControlFlow::Continue(())
-        });
-        if best.rows == 0 {
-            return false;
-        }
-        let mut start = 0;
-        for end in ends {
-            let mut inner = *bindings;
-            if source.bind(&text[start..end], &mut inner)
-                && !self.look_for_best(join, plan, level + 1, &inner, best)
-            {
-                return false;
-            }
-            start = end;
-        }
-        true
     }
 }
 

@@ -1,5 +1,6 @@
 //! What goes on over several slices of time, others being served between.
 
+use crate::hints::Hints;
 use crate::limited::LimitedReads;
 use crate::listing::Listings;
 use crate::long_reads::LongReads;
@@ -13,5 +14,7 @@ pub(crate) struct Reads {
     pub(crate) long_reads: LongReads,
     /// How far limited reads have come.
     pub(crate) limited: LimitedReads,
+    /// Where they look for where they may end.
+    pub(crate) hints: Hints,
     pub(crate) listings: Listings,
 }

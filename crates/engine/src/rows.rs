@@ -31,8 +31,8 @@ pub(crate) const BYTES_A_ROW: usize = 1024;
 pub(crate) type EachRow<'e> =
     dyn FnMut(&[u8], Option<&[u8]>, ValueRef, usize) -> ControlFlow<()> + 'e;
 
-/// Takes the row that a key gives, if it gives one, and as how many rows it counts.
-pub(crate) type EachRowAlone<'e> = dyn FnMut(Option<&[u8]>, usize) -> ControlFlow<()> + 'e;
+/// Takes a key, the row that it gives, if it gives one, and as how many rows it counts.
+pub(crate) type EachRowAlone<'e> = dyn FnMut(&[u8], Option<&[u8]>, usize) -> ControlFlow<()> + 'e;
 
 /// Which keys of a source are looked at, and in which order.
 #[derive(Clone, Copy)]
@@ -168,13 +168,13 @@ impl Engine {
         let table = self.store.table(plan.source_tables[source]);
         let _ = table.scan(&scan, &mut key, &mut |key, value| {
             if !source_of.pattern.matches(key) {
-                return each(None, 1);
+                return each(key, None, 1);
             }
             if source_of.lens.is_none() {
-                return each(Some(key), 1);
+                return each(key, Some(key), 1);
             }
             let is_row = look(source_of, pool, key, value, &mut row) == Look::Row;
-            each(is_row.then_some(&row[..]), weight_of(pool, value))
+            each(key, is_row.then_some(&row[..]), weight_of(pool, value))
         });
         self.scratch.key_room = key;
         self.scratch.row_room = row;

@@ -240,6 +240,7 @@ impl Engine {
         self.base.loads.waits.forget_lacking();
         self.base.removals.end_operation();
         self.reads.listings.end_operation();
+        self.reads.hints.end_operation();
         self.views.in_the_way.end_operation();
         if self.reads.slices.resumed.is_some() {
             self.reads.slices.resumed = None;
@@ -258,6 +259,7 @@ impl Engine {
             (self.reads.slices.losses_before, self.reads.slices.short_passes) = short;
         }
         self.reads.listings.resume(ticket);
+        self.reads.hints.resume(ticket);
         self.views.in_the_way.resume(ticket);
         if !self.reads.slices.verified.is_empty() {
             self.reads.slices.resumed = self.reads.slices.verified.remove(&ticket);
@@ -274,6 +276,7 @@ impl Engine {
         self.forget_collected_of(ticket);
         self.base.removals.forget(ticket);
         self.reads.listings.forget(ticket);
+        self.reads.hints.forget(ticket);
         self.views.in_the_way.forget(ticket);
         self.forget_later(ticket);
     }

@@ -197,7 +197,10 @@ fn a_read_in_slices_goes_on_with_what_it_has_begun() {
         engine.end_slice();
         match read {
             Ok(found) => break assert_eq!(found, 0),
-            Err(Stop::Wait(ticket)) => engine.forget_later(ticket),
+            Err(Stop::Wait(ticket)) => {
+                engine.forget_later(ticket);
+                engine.resume(ticket);
+            }
             Err(stop) => panic!("{stop:?}"),
         }
         engine.go_on();
@@ -311,23 +314,109 @@ fn a_page_over_many_groups_of_another_join_goes_in_slices() {
     for poster in 0..USERS {
         set(&mut engine, &format!("p|p{poster:03}|{:03}", poster * 7 % USERS), "");
     }
-    engine.set_slice(Some(500));
-    let (mut slices, mut most) = (0, 0);
-    loop {
-        slices += 1;
-        assert!(slices < 1000, "a read ends");
-        let rows = rows_read(&engine);
+    let (shown, most) = page_in_slices(&mut engine, "o|g|", 20, false);
+    assert_eq!(shown.len(), 20);
+    assert!(most < 8000, "{most} rows in one slice");
+}
+
+/// So many rows of sources has a slice here.
+const SLICE: usize = 500;
+
+/// The first so many keys that begin so, or the last ones, read in slices; and how many rows of sources were looked at in one of them at most.
+fn page_in_slices(
+    engine: &mut Engine,
+    prefix: &str,
+    limit: u64,
+    reverse: bool,
+) -> (Vec<String>, u64) {
+    let last = headwater_base::prefix_end(prefix.as_bytes());
+    let options = RangeOptions { reverse, limit: Some(limit) };
+    engine.set_slice(Some(SLICE));
+    let mut most = 0;
+    for _ in 0..1000 {
+        let (before, mut keys) = (rows_read(engine), Vec::new());
         engine.begin_slice();
-        let options = RangeOptions { reverse: false, limit: Some(20) };
-        let read = engine.range(b"o|g|", b"o|g}", options, &mut |_, _| {});
+        let read = engine.range(prefix.as_bytes(), &last, options, &mut |key, _| {
+            keys.push(String::from_utf8_lossy(key).into_owned());
+        });
         engine.end_slice();
-        most = most.max(rows_read(&engine) - rows);
+        most = most.max(rows_read(engine) - before);
         match read {
-            Ok(found) => break assert_eq!(found, 20),
-            Err(Stop::Wait(ticket)) => engine.forget_later(ticket),
+            Ok(_) => return (keys, most),
+            Err(Stop::Wait(ticket)) => {
+                engine.forget_later(ticket);
+                engine.resume(ticket);
+            }
             Err(stop) => panic!("{stop:?}"),
         }
         engine.go_on();
     }
-    assert!(most < 8000, "{most} rows in one of {slices} slices");
+    panic!("the read does not end");
+}
+
+/// The look for where a page ends takes no more of a slice than a computation does, however many rows it goes through.
+#[test]
+fn the_look_for_the_end_of_a_page_goes_in_slices() {
+    // Of 250 posts of 200 posters one in ten is shown, the last of which are seen early, or are none.
+    let cases = [
+        ("t|<u>|<tm>|<p> = check s|<u>|<p> copy p|<p>|<tm>", 20, 20),
+        ("t|<u>|<tm>|<p> = check s|<u>|<p> copy p|<p>|<tm> where value = 7", 20, 20),
+        ("t|<u>|<tm>|<p> = check s|<u>|<p> copy p|<p>|<tm> where value = 11", 20, 0),
+        ("t|<u>|<tm>|<p> = check s|<u>|<p> where value = '' copy p|<p>|<tm>", 20, 20),
+        ("t|<u>|<p>|<tm> = check s|<u>|<p> copy p|<p>|<tm>", 20, 20),
+        ("t|<u>|<x>|<tm>|<p> = check s|<u>|<p> copy p|<p>|<tm> as <x>", 20, 20),
+    ];
+    for (join, limit, shown) in cases {
+        for reverse in [false, true] {
+            let expected = page(&mut timeline(join), "t|ann|", "t|ann}", limit, reverse);
+            let (given, most) = page_in_slices(&mut timeline(join), "t|ann|", limit, reverse);
+            assert_eq!(given, expected, "{join}");
+            assert_eq!(given.len(), shown, "{join}");
+            // An execution that finds nothing tries further ranges.
+            assert!(most <= 8 * SLICE as u64, "{most} rows in one slice of {join}");
+        }
+    }
+}
+
+/// Reads that look at the same time, each from where it ended: more of them than hints are remembered of one read.
+#[test]
+fn many_looks_go_on_beside_each_other() {
+    let mut engine = engine(&["t|<u>|<tm>|<p> = check s|<u>|<p> copy p|<p>|<tm> where value = 11"]);
+    for user in 0..100 {
+        for poster in 0..40 {
+            set(&mut engine, &format!("s|u{user:02}|p{poster:02}"), "");
+        }
+    }
+    for poster in 0..40 {
+        for time in 0..100 {
+            set(&mut engine, &format!("p|p{poster:02}|{time:02}"), "1");
+        }
+    }
+    engine.set_slice(Some(SLICE));
+    let mut waiting: Vec<_> = (0..100).map(|user| (user, None)).collect();
+    let (mut rounds, mut most) = (0, 0);
+    while !waiting.is_empty() {
+        rounds += 1;
+        assert!(rounds < 100, "reads that look beside each other come to an end");
+        waiting.retain_mut(|(user, ticket)| {
+            if let Some(ticket) = ticket.take() {
+                engine.forget_later(ticket);
+                engine.resume(ticket);
+            }
+            let before = rows_read(&engine);
+            engine.begin_slice();
+            let [first, last] = ["|", "}"].map(|end| format!("t|u{user:02}{end}"));
+            let options = RangeOptions { reverse: false, limit: Some(10) };
+            let read = engine.range(first.as_bytes(), last.as_bytes(), options, &mut |_, _| {});
+            engine.end_slice();
+            most = most.max(rows_read(&engine) - before);
+            match read {
+                Ok(found) => assert_eq!(found, 0),
+                Err(Stop::Wait(waits)) => *ticket = Some(waits),
+                Err(stop) => panic!("{stop:?}"),
+            }
+            ticket.is_some()
+        });
+    }
+    assert!(most <= 5 * SLICE as u64, "{most} rows in one slice");
 }

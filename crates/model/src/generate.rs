@@ -12,8 +12,10 @@ use std::cell::RefCell;
 mod commands;
 mod draws;
 mod lenses;
+mod pages;
 
 pub use lenses::{BITS_FROM, KEPT_FROM, LENSED_FROM, TALLIED_FROM};
+pub use pages::PAGED_FROM;
 
 /// What the keys and joins of one history are made from.
 pub struct World {
@@ -25,6 +27,8 @@ pub struct World {
     wide: bool,
     /// Few joins and few ranges, with much happening to them.
     focus: bool,
+    /// Several joins give one table, of which pages are read.
+    pub(crate) pages: bool,
     /// Keys and ranges that were used already, to be used again.
     used_keys: RefCell<Vec<Vec<u8>>>,
     used_ranges: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
@@ -84,6 +88,7 @@ impl World {
         let focus = rng.chance(25);
         let mut world = Self {
             focus,
+            pages: false,
             tables,
             components,
             values,
@@ -368,14 +373,15 @@ pub fn history(seed: u64) -> Vec<Op> {
     ops.extend(start);
     let more = 20 + rng.below(45);
     let counter = rng.chance(30).then(|| world.counter(rng)).flatten();
-    ops.extend((0..more).map(|_| match &counter {
+    ops.extend((0..more).flat_map(|_| match &counter {
         Some(key) if rng.chance(25) => {
-            Op::Set { key: key.clone(), value: world.value(rng), until: Until::Ever }
+            vec![Op::Set { key: key.clone(), value: world.value(rng), until: Until::Ever }]
         }
         Some(_) if rng.chance(10) => {
-            Op::Range { first: Vec::new(), last: Vec::new(), reverse: false, limit: None }
+            vec![Op::Range { first: Vec::new(), last: Vec::new(), reverse: false, limit: None }]
         }
-        _ => world.op(rng),
+        _ if world.pages => world.with_pages(rng),
+        _ => vec![world.op(rng)],
     }));
     under_pressure(seed, followed(seed, commands::commanded(seed, ops)))
 }

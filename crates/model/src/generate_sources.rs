@@ -66,7 +66,8 @@ impl Sources {
         let key = self.world.near(rng);
         let read = match rng.weighted(&[70, 20, 2, 4, 4, 4]) {
             0 => {
-                let limit = rng.chance(20).then(|| rng.below(5) as u64);
+                let limit =
+                    rng.chance(if self.world.pages { 70 } else { 20 }).then(|| rng.below(5) as u64);
                 Op::Range { first, last, reverse: rng.chance(25), limit }
             }
             1 => Op::Get { key },

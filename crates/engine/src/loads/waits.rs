@@ -219,10 +219,12 @@ impl Engine {
             let ticket = self.base.loads.waits.ticket();
             self.reads.slices.postpone(ticket);
             self.reads.slices.keep_short_passes(ticket);
+            self.reads.hints.keep(ticket);
             return Stop::Wait(ticket);
         }
         let ticket = self.base.loads.waits.wait();
         self.reads.slices.keep_short_passes(ticket);
+        self.reads.hints.keep(ticket);
         Stop::Wait(ticket)
     }
 

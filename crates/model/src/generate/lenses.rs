@@ -1,6 +1,6 @@
 //! Joins that look at values: conditions, and slots that values bind.
 
-use super::World;
+use super::{PAGED_FROM, World};
 use crate::join::{Join, Keep, Operator, Part};
 use crate::lens::{Field, Filter, Lens, Literal};
 use crate::rng::Rng;
@@ -40,6 +40,13 @@ impl World {
     /// The world of a history that belongs to a seed.
     pub fn of(seed: u64, rng: &mut Rng) -> Self {
         let mut world = Self::new(rng);
+        if seed >= PAGED_FROM {
+            world.share_a_table(rng);
+            if rng.chance(25) {
+                world.look(rng);
+            }
+            return world;
+        }
         if seed >= LENSED_FROM {
             world.look(rng);
         }
