@@ -50,7 +50,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{what:?} does not come");
+        assert!(began.elapsed() < Duration::from_secs(120), "{what:?} does not come");
         std::thread::yield_now();
     }
 }
