@@ -57,7 +57,7 @@ const PRIOR_MOST: i32 = 16;
 pub(crate) const LET_GO_ROWS: usize = 256;
 /// A range with more outputs than this is not removed at once when it is let go: its outputs stay until it is computed again.
 const OUTPUTS_MAX: u32 = 4096;
-/// The same where ranges are let go [eagerly](Engine::choose_eagerly): those of histories have a few outputs.
+/// The same bound where ranges are let go [eagerly](Engine::choose_eagerly): ranges of the tests' histories have a few outputs, and some stay.
 const OUTPUTS_MAX_EAGERLY: u32 = 2;
 
 /// What is known of a range that is not kept, or was not.

@@ -483,7 +483,7 @@ impl Engine {
         let mut stored = 0;
         for layer in layers.chain([table]).collect::<Vec<_>>() {
             let (mut found, mut end) = (0, None);
-            self.scan_table_until(layer, part, &mut |key, _| {
+            self.scan_table_until(layer, part, false, &mut |key, _| {
                 if found == most {
                     end = Some(key.to_vec());
                     return ControlFlow::Break(());

@@ -19,7 +19,7 @@ use core::ops::ControlFlow;
 use headwater_base::{KeyParts, KeyRange};
 use headwater_pattern::fixed_slots;
 use headwater_pool::{Value, ValueRef};
-use headwater_store::{GroupId, Scan, TableId};
+use headwater_store::{GroupId, TableId};
 
 /// Pairs in order; references of their values are held.
 pub(crate) type ComputedRows = Vec<(Box<[u8]>, ValueRef)>;
@@ -166,11 +166,9 @@ impl Engine {
         let sifted = self.base.has_replicas(table);
         let mut stored = Vec::new();
         let mut spilled = false;
-        // Which of them are shown where some are left out is not known yet.
+        // Of a table with copies of others' keys some are left out below, so any of them may be shown.
         let most = options.limit.filter(|_| !sifted).unwrap_or(u64::MAX);
-        let (pool, reverse) = (&self.store.pool, options.reverse);
-        let scan = Scan { pool, first: &range.first, last: &range.last, reverse };
-        let _ = self.store.table(table).scan(&scan, &mut Vec::new(), &mut |key, value| {
+        self.scan_table_until(table, range, options.reverse, &mut |key, value| {
             if plans.iter().any(|plan| plan.join.output.matches(key)) {
                 return ControlFlow::Continue(());
             }

@@ -35,7 +35,7 @@ use headwater_store::Scan;
 const BEGUN_MAX: u32 = 64;
 /// Of so many parts of a slice's rows the first step takes one.
 pub(crate) const FIRST_SHARE: usize = 64;
-/// So many times as many keys as the last slice had are added in one at most: the next may lead to more rows.
+/// A slice adds at most this many times as many keys of a source as the slice before it: what rows these lead to is not known, and may be more.
 const GROWTH_MAX: usize = 4;
 
 /// How far a range has come that is being gathered.

@@ -26,7 +26,7 @@ use headwater_pattern::{Bindings, containing_range, fixed_slots};
 
 /// More rows than this are not looked at for a hint, beside those wanted.
 const ROWS_MAX: usize = 20_000;
-/// So many rows a look may visit in any case, or it would never come to an end where others use the slice up before it.
+/// How many rows a look may visit in each slice even if other looks of its operation have used the slice up: otherwise it might never end.
 const ROWS_MIN: usize = 64;
 /// Rows of a check source that are read at once.
 const ROWS_AT_ONCE: usize = 64;
@@ -37,9 +37,9 @@ const HINTS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     /// Those of operations that wait, or go on later.
-    kept: BTreeMap<Ticket, Vec<(Wanted, Look)>>,
+    kept: BTreeMap<Ticket, Vec<Remembered>>,
     /// Those of the operation under way.
-    current: Vec<(Wanted, Look)>,
+    current: Vec<Remembered>,
     /// How many rows it has visited for hints.
     visited: usize,
 }
@@ -73,68 +73,88 @@ impl Hints {
         self.kept.remove(&ticket);
     }
 
-    fn take(&mut self, wanted: &Wanted) -> Option<Look> {
-        let at = self.current.iter().position(|(other, _)| other == wanted)?;
-        Some(self.current.swap_remove(at).1)
+    fn take(&mut self, wanted: &WantedHint<'_>) -> Option<HintProgress> {
+        let at = self.current.iter().position(|known| known.is_of(wanted))?;
+        Some(self.current.remove(at).progress)
     }
 
-    fn put(&mut self, wanted: Wanted, look: Look) {
+    fn put(&mut self, wanted: &WantedHint<'_>, progress: HintProgress) {
         if self.current.len() >= HINTS_MAX {
             self.current.remove(0);
         }
-        self.current.push((wanted, look));
+        let WantedHint { joins, range, outputs, reverse } = *wanted;
+        let (joins, range) = (joins.to_vec(), range.clone());
+        self.current.push(Remembered { joins, range, outputs, reverse, progress });
     }
 }
 
-/// What is looked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Wanted {
-    joins: Vec<u32>,
-    range: KeyRange,
+/// Which outputs a hint is wanted of: so many of these joins' first ones in a range, or of the last ones.
+struct WantedHint<'r> {
+    joins: &'r [u32],
+    range: &'r KeyRange,
     outputs: usize,
     reverse: bool,
 }
 
+/// A wanted hint, and how far the look for it has come.
+#[derive(Debug)]
+struct Remembered {
+    joins: Vec<u32>,
+    range: KeyRange,
+    outputs: usize,
+    reverse: bool,
+    progress: HintProgress,
+}
+
+impl Remembered {
+    fn is_of(&self, wanted: &WantedHint<'_>) -> bool {
+        self.joins == wanted.joins
+            && self.range == *wanted.range
+            && (self.outputs, self.reverse) == (wanted.outputs, wanted.reverse)
+    }
+}
+
 /// How far a look has come that took more than a slice.
 #[derive(Debug)]
-enum Look {
-    At(Found),
-    /// It has ended with this.
+enum HintProgress {
+    /// It goes on from here.
+    At(SeenOutputs),
+    /// It has ended, and gives this hint.
     Ended(Option<Vec<u8>>),
 }
 
 /// What was found so far, and where the look goes on.
 #[derive(Debug, Default)]
-struct Found {
+struct SeenOutputs {
     /// The best output keys that were seen.
     keys: BTreeSet<Vec<u8>>,
     /// How many rows were visited.
     rows: usize,
-    /// The join whose sources are looked at: it and all before it are, in the order of [`Wanted::joins`].
+    /// The join whose sources are looked at: it and all before it are, in the order of [`WantedHint::joins`].
     join: usize,
     /// The keys of its sources, from the first one on, that the look has come to.
     at: Vec<Vec<u8>>,
 }
 
 /// Why a look ends before it has seen all that it has to.
-enum Ends {
-    /// It is not known where enough outputs are: that takes more rows than a look may visit, or a read that may ask for what is not here.
+enum Unfinished {
+    /// No hint can be given: it would take more rows than a look may visit, or data that is not here and may not be asked for.
     Unknown,
-    /// It goes on in another slice.
+    /// The look goes on in another slice.
     Later,
 }
 
 /// A look under way.
 struct Looking<'w> {
-    wanted: &'w Wanted,
-    found: Found,
+    wanted: &'w WantedHint<'w>,
+    found: SeenOutputs,
     /// How many rows may be visited before others go first.
     left: usize,
-    /// Where it ended before: keys of sources, from the first one on, until they are reached.
+    /// Where the look ended in the slice before: keys of the sources, from the first source on, until they are reached.
     resumed: Vec<Vec<u8>>,
-    /// What is not here is asked for.
+    /// Data that is not here is asked for.
     loads: bool,
-    /// Something was, and has yet to come.
+    /// Data was asked for, and has yet to come.
     lacks: bool,
 }
 
@@ -171,15 +191,15 @@ impl Looking<'_> {
     }
 
     /// Visits a key of a source, which counts as so many rows.
-    fn visit(&mut self, level: usize, key: &[u8], rows: usize) -> Result<(), Ends> {
+    fn visit(&mut self, level: usize, key: &[u8], rows: usize) -> Result<(), Unfinished> {
         if self.left == 0 {
             self.come_to(level, key);
-            return Err(Ends::Later);
+            return Err(Unfinished::Later);
         }
         self.left = self.left.saturating_sub(rows);
         self.found.rows += rows;
         if self.found.rows > ROWS_MAX.saturating_add(self.wanted.outputs) {
-            return Err(Ends::Unknown);
+            return Err(Unfinished::Unknown);
         }
         Ok(())
     }
@@ -198,7 +218,7 @@ impl Looking<'_> {
 }
 
 impl Engine {
-    /// A key within `range` such that about `wanted` outputs of these joins lie before it (or from it on); nothing where that is not known
+    /// A key within `range` such that about so many outputs of these joins lie before it (or from it on); nothing where that is not known
     /// to be less than all of it, or data is not here.
     ///
     /// # Errors
@@ -210,16 +230,16 @@ impl Engine {
         (outputs, reverse): (usize, bool),
         loads: bool,
     ) -> Result<Option<Vec<u8>>, Missing> {
-        let wanted = Wanted { joins: joins.to_vec(), range: range.clone(), outputs, reverse };
+        let wanted = WantedHint { joins, range, outputs, reverse };
         let known = self.reads.hints.take(&wanted);
         let took_slices = known.is_some();
         let mut found = match known {
-            Some(Look::Ended(cut)) => {
-                self.reads.hints.put(wanted, Look::Ended(cut.clone()));
+            Some(HintProgress::Ended(cut)) => {
+                self.reads.hints.put(&wanted, HintProgress::Ended(cut.clone()));
                 return Ok(cut);
             }
-            Some(Look::At(found)) => found,
-            None => Found::default(),
+            Some(HintProgress::At(found)) => found,
+            None => SeenOutputs::default(),
         };
         let rows = found.rows;
         let slice = if loads { self.reads.slices.rows_max() } else { usize::MAX };
@@ -232,15 +252,15 @@ impl Engine {
         self.counters.rows_read += visited as u64;
         self.reads.hints.visited += visited;
         if lacks {
-            // It is begun again when that has come.
+            // The look begins again when the data has come that it lacks.
             return Err(Missing);
         }
         let is_known = match ended {
             Ok(()) => true,
-            Err(Ends::Unknown) => false,
-            Err(Ends::Later) => {
+            Err(Unfinished::Unknown) => false,
+            Err(Unfinished::Later) => {
                 self.reads.slices.end_for_now();
-                self.reads.hints.put(wanted, Look::At(found));
+                self.reads.hints.put(&wanted, HintProgress::At(found));
                 return Err(Missing);
             }
         };
@@ -256,18 +276,18 @@ impl Engine {
             behind.filter(|cut| before_end(cut, &range.last))
         };
         if took_slices {
-            self.reads.hints.put(wanted, Look::Ended(cut.clone()));
+            self.reads.hints.put(&wanted, HintProgress::Ended(cut.clone()));
         }
         Ok(cut)
     }
 
-    fn look_at_sources(&mut self, looking: &mut Looking<'_>) -> Result<(), Ends> {
+    fn look_at_sources(&mut self, looking: &mut Looking<'_>) -> Result<(), Unfinished> {
         let wanted = looking.wanted;
         for (at, &join) in wanted.joins.iter().enumerate().skip(looking.found.join) {
             looking.found.join = at;
             looking.found.at.clear();
             let plan = self.views.catalog.join(join).plan.clone();
-            if let Some(bindings) = fixed_slots(&plan.join.output, &wanted.range) {
+            if let Some(bindings) = fixed_slots(&plan.join.output, wanted.range) {
                 self.look_for_best(join, &plan, 0, &bindings, looking)?;
             }
             looking.resumed.clear();
@@ -315,15 +335,15 @@ impl Engine {
         level: usize,
         bindings: &Bindings<'_>,
         looking: &mut Looking<'_>,
-    ) -> Result<(), Ends> {
+    ) -> Result<(), Unfinished> {
         let (pattern, wanted) = (plan.pattern(level), looking.wanted);
         let output = &plan.join.output;
-        let Some(mut span) = containing_range(output, &wanted.range, pattern, bindings) else {
+        let Some(mut span) = containing_range(output, wanted.range, pattern, bindings) else {
             return Ok(());
         };
         if !self.is_here_ahead(plan, level, &span, false) {
             if !looking.loads {
-                return Err(Ends::Unknown);
+                return Err(Unfinished::Unknown);
             }
             if self.need_source(plan, level, &span).is_err() {
                 looking.lacks = true;
@@ -333,13 +353,13 @@ impl Engine {
         if !self.views.catalog.join(join).upstream[level].is_empty() {
             match self.ensure_upstream((join, plan), level, &span, looking) {
                 Some(Ok(part)) => span = part,
-                Some(Err(Missing)) if self.reads.slices.is_over() => return Err(Ends::Later),
+                Some(Err(Missing)) if self.reads.slices.is_over() => return Err(Unfinished::Later),
                 Some(Err(Missing)) => {
                     // What else lacks is asked for at the same time.
                     looking.lacks = true;
                     return Ok(());
                 }
-                None => return Err(Ends::Unknown),
+                None => return Err(Unfinished::Unknown),
             }
         }
         if level == plan.value_source() {
@@ -365,7 +385,7 @@ impl Engine {
             });
             for (start, row_start, end, weight) in rows.drain(..) {
                 let key = &text[start..row_start];
-                // That one was visited before the look ended.
+                // The key at which the look ended in the slice before was visited then.
                 if looking.resumed.get(level).is_none_or(|at| at != key) {
                     looking.resumed.clear();
                     looking.visit(level, key, weight)?;
@@ -392,7 +412,7 @@ impl Engine {
         (level, mut span): (usize, KeyRange),
         bindings: &Bindings<'_>,
         looking: &mut Looking<'_>,
-    ) -> Result<(), Ends> {
+    ) -> Result<(), Unfinished> {
         let (source, output) = (plan.source(level), &plan.join.output);
         let wanted = looking.wanted;
         let reverse = wanted.reverse;

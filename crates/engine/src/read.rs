@@ -476,7 +476,7 @@ impl Engine {
         let placed = self.base.placed.take();
         self.reads.long_reads.collections.note_read(table, span);
         let (ending, mut is_late) = (self.ending.clone(), false);
-        self.scan_table_until(table, span, &mut |key, value| {
+        self.scan_table_until(table, span, false, &mut |key, value| {
             is_late = ending.as_ref().is_some_and(|ending| ending.is_over());
             if is_late {
                 return ControlFlow::Break(());

@@ -257,22 +257,23 @@ impl Engine {
         span: &KeyRange,
         each: &mut dyn FnMut(&[u8], ValueRef),
     ) {
-        self.scan_table_until(table, span, &mut |key, value| {
+        self.scan_table_until(table, span, false, &mut |key, value| {
             each(key, value);
             ControlFlow::Continue(())
         });
     }
 
-    /// As [`Engine::scan_table`], until `each` wants no more.
+    /// As [`Engine::scan_table`], from the last key on where it goes in `reverse`, until `each` wants no more.
     pub(crate) fn scan_table_until(
         &mut self,
         table: TableId,
         span: &KeyRange,
+        reverse: bool,
         each: &mut dyn FnMut(&[u8], ValueRef) -> ControlFlow<()>,
     ) {
         let mut key = core::mem::take(&mut self.scratch.key_room);
         let pool = &self.store.pool;
-        let scan = Scan { pool, first: &span.first, last: &span.last, reverse: false };
+        let scan = Scan { pool, first: &span.first, last: &span.last, reverse };
         let _ = self.store.table(table).scan(&scan, &mut key, &mut |key, value| each(key, value));
         self.scratch.key_room = key;
     }

@@ -1,7 +1,7 @@
 //! Reads of a few keys of a large range compute little more than these.
 
 use headwater_base::Millis;
-use headwater_engine::{Engine, Expiry, RangeOptions, Settings, Stop};
+use headwater_engine::{Engine, Expiry, RangeOptions, Settings, Stop, Ticket};
 
 const FOLLOWEES: usize = 200;
 const POSTS: usize = 250;
@@ -185,26 +185,9 @@ fn a_read_in_slices_goes_on_with_what_it_has_begun() {
     let mut engine = timeline(
         "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time> where value = 77",
     );
-    engine.set_slice(Some(500));
     let rows = rows_read(&engine);
-    let mut slices = 0;
-    loop {
-        slices += 1;
-        assert!(slices < 1000, "a read ends");
-        engine.begin_slice();
-        let options = RangeOptions { reverse: false, limit: Some(20) };
-        let read = engine.range(b"t|ann|", b"t|ann}", options, &mut |_, _| unreachable!());
-        engine.end_slice();
-        match read {
-            Ok(found) => break assert_eq!(found, 0),
-            Err(Stop::Wait(ticket)) => {
-                engine.forget_later(ticket);
-                engine.resume(ticket);
-            }
-            Err(stop) => panic!("{stop:?}"),
-        }
-        engine.go_on();
-    }
+    let SlicedPage { keys, slices, .. } = page_in_slices(&mut engine, "t|ann|", 20, false);
+    assert_eq!(keys, [""; 0]);
     let rows = rows_read(&engine) - rows;
     assert!(slices > 50, "{slices} slices");
     let all = (FOLLOWEES * POSTS) as u64;
@@ -314,40 +297,59 @@ fn a_page_over_many_groups_of_another_join_goes_in_slices() {
     for poster in 0..USERS {
         set(&mut engine, &format!("p|p{poster:03}|{:03}", poster * 7 % USERS), "");
     }
-    let (shown, most) = page_in_slices(&mut engine, "o|g|", 20, false);
-    assert_eq!(shown.len(), 20);
-    assert!(most < 8000, "{most} rows in one slice");
+    let SlicedPage { keys, slices, most } = page_in_slices(&mut engine, "o|g|", 20, false);
+    assert_eq!(keys.len(), 20);
+    assert!(most < 8000, "{most} rows in one of {slices} slices");
 }
 
-/// So many rows of sources has a slice here.
+/// How many rows of sources an operation may look at in one slice.
 const SLICE: usize = 500;
 
-/// The first so many keys that begin so, or the last ones, read in slices; and how many rows of sources were looked at in one of them at most.
-fn page_in_slices(
+/// A page that was read in slices.
+struct SlicedPage {
+    keys: Vec<String>,
+    slices: u32,
+    /// How many rows of sources one slice looked at, at most.
+    most: u64,
+}
+
+/// The next slice of a read of all keys that begin with `prefix`: the keys, or the ticket under which the read goes on; and how many rows of
+/// sources it looked at.
+fn next_slice(
     engine: &mut Engine,
-    prefix: &str,
-    limit: u64,
-    reverse: bool,
-) -> (Vec<String>, u64) {
+    ticket: Option<Ticket>,
+    (prefix, options): (&str, RangeOptions),
+) -> (Result<Vec<String>, Ticket>, u64) {
+    if let Some(ticket) = ticket {
+        engine.forget_later(ticket);
+        engine.resume(ticket);
+    }
+    let (before, mut keys) = (rows_read(engine), Vec::new());
     let last = headwater_base::prefix_end(prefix.as_bytes());
+    engine.begin_slice();
+    let read = engine.range(prefix.as_bytes(), &last, options, &mut |key, _| {
+        keys.push(String::from_utf8_lossy(key).into_owned());
+    });
+    engine.end_slice();
+    let read = match read {
+        Ok(_) => Ok(keys),
+        Err(Stop::Wait(ticket)) => Err(ticket),
+        Err(stop) => panic!("{stop:?}"),
+    };
+    (read, rows_read(engine) - before)
+}
+
+/// The first so many keys that begin with `prefix`, or the last ones, read in slices.
+fn page_in_slices(engine: &mut Engine, prefix: &str, limit: u64, reverse: bool) -> SlicedPage {
     let options = RangeOptions { reverse, limit: Some(limit) };
     engine.set_slice(Some(SLICE));
-    let mut most = 0;
-    for _ in 0..1000 {
-        let (before, mut keys) = (rows_read(engine), Vec::new());
-        engine.begin_slice();
-        let read = engine.range(prefix.as_bytes(), &last, options, &mut |key, _| {
-            keys.push(String::from_utf8_lossy(key).into_owned());
-        });
-        engine.end_slice();
-        most = most.max(rows_read(engine) - before);
+    let (mut ticket, mut most) = (None, 0);
+    for slices in 1..1000 {
+        let (read, rows) = next_slice(engine, ticket.take(), (prefix, options));
+        most = most.max(rows);
         match read {
-            Ok(_) => return (keys, most),
-            Err(Stop::Wait(ticket)) => {
-                engine.forget_later(ticket);
-                engine.resume(ticket);
-            }
-            Err(stop) => panic!("{stop:?}"),
+            Ok(keys) => return SlicedPage { keys, slices, most },
+            Err(waits) => ticket = Some(waits),
         }
         engine.go_on();
     }
@@ -369,9 +371,10 @@ fn the_look_for_the_end_of_a_page_goes_in_slices() {
     for (join, limit, shown) in cases {
         for reverse in [false, true] {
             let expected = page(&mut timeline(join), "t|ann|", "t|ann}", limit, reverse);
-            let (given, most) = page_in_slices(&mut timeline(join), "t|ann|", limit, reverse);
-            assert_eq!(given, expected, "{join}");
-            assert_eq!(given.len(), shown, "{join}");
+            let SlicedPage { keys, most, .. } =
+                page_in_slices(&mut timeline(join), "t|ann|", limit, reverse);
+            assert_eq!(keys, expected, "{join}");
+            assert_eq!(keys.len(), shown, "{join}");
             // An execution that finds nothing tries further ranges.
             assert!(most <= 8 * SLICE as u64, "{most} rows in one slice of {join}");
         }
@@ -394,26 +397,18 @@ fn many_looks_go_on_beside_each_other() {
     }
     engine.set_slice(Some(SLICE));
     let mut waiting: Vec<_> = (0..100).map(|user| (user, None)).collect();
+    let options = RangeOptions { reverse: false, limit: Some(10) };
     let (mut rounds, mut most) = (0, 0);
     while !waiting.is_empty() {
         rounds += 1;
         assert!(rounds < 100, "reads that look beside each other come to an end");
         waiting.retain_mut(|(user, ticket)| {
-            if let Some(ticket) = ticket.take() {
-                engine.forget_later(ticket);
-                engine.resume(ticket);
-            }
-            let before = rows_read(&engine);
-            engine.begin_slice();
-            let [first, last] = ["|", "}"].map(|end| format!("t|u{user:02}{end}"));
-            let options = RangeOptions { reverse: false, limit: Some(10) };
-            let read = engine.range(first.as_bytes(), last.as_bytes(), options, &mut |_, _| {});
-            engine.end_slice();
-            most = most.max(rows_read(&engine) - before);
+            let prefix = format!("t|u{user:02}|");
+            let (read, rows) = next_slice(&mut engine, ticket.take(), (&prefix, options));
+            most = most.max(rows);
             match read {
-                Ok(found) => assert_eq!(found, 0),
-                Err(Stop::Wait(waits)) => *ticket = Some(waits),
-                Err(stop) => panic!("{stop:?}"),
+                Ok(keys) => assert_eq!(keys, [""; 0]),
+                Err(waits) => *ticket = Some(waits),
             }
             ticket.is_some()
         });

@@ -83,6 +83,27 @@ impl Plan {
     }
 }
 
+/// How many histories a test checks: those that `HEADWATER_HISTORIES` asks for, or `usual`.
+///
+/// # Panics
+/// The variable is no number.
+#[must_use]
+pub fn wanted_histories(usual: u64) -> u64 {
+    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
+    wanted.map_or(usual, |number| number.parse().expect("HEADWATER_HISTORIES is a number"))
+}
+
+/// Checks so many histories from a seed on, on all cores.
+///
+/// # Panics
+/// One of them fails.
+pub fn assert_holds(kind: Kind, first_seed: u64, histories: u64, subject: MakeSubject) {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let plan = Plan { subject, ..Plan::engine(kind, first_seed, histories, threads) };
+    let found = check(&plan, 1, &mut |_| {});
+    assert!(found.is_empty(), "{}", found[0]);
+}
+
 /// A history that failed, made short.
 #[derive(Clone, Debug)]
 pub struct Found {

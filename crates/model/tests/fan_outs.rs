@@ -1,6 +1,7 @@
 //! Histories in which most writes concern more ranges than a slice has rows: folds, joins of joins, followers and evictions,
 //! with all that happens between the slices.
 
+use headwater_model::check::wanted_histories;
 use headwater_model::equipped::Equipped;
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator, Part};
@@ -88,9 +89,7 @@ fn counter(subject: &mut dyn Subject, name: &str) -> u64 {
 
 /// Checks histories of one kind; enough of the fan-outs in them are noted, and deep.
 fn check(first: u64, subject: fn() -> Equipped) {
-    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
-    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
-    let histories = (histories / SHARE).max(100);
+    let histories = (wanted_histories(HISTORIES) / SHARE).max(100);
     let mut noted = [0, 0];
     for seed in first..first + histories {
         let ops = with_many_ranges(seed);

@@ -1,6 +1,6 @@
 //! The law of the engine: after any history, every read gives what a recomputation gives.
 
-use headwater_model::check::{Kind, MakeSubject, Plan, check, check_seed};
+use headwater_model::check::{Kind, MakeSubject, assert_holds, check_seed, wanted_histories};
 use headwater_model::equipped::{Equipped, Short};
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
@@ -15,12 +15,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const HISTORIES: u64 = 20_000;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
-    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
-    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let plan = Plan { subject, ..Plan::engine(kind, 0, histories / share, threads) };
-    let found = check(&plan, 1, &mut |_| {});
-    assert!(found.is_empty(), "{}", found[0]);
+    assert_holds(kind, 0, wanted_histories(HISTORIES) / share, subject);
 }
 
 #[test]
@@ -31,13 +26,8 @@ fn reads_equal_recomputation_after_any_history() {
 /// All base data is kept by an embedded store, and evicted from memory at random.
 #[test]
 fn reads_equal_recomputation_where_a_store_keeps_the_data() {
-    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
-    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let plan = Plan::engine(Kind::Plain, 5_000_000, histories / 2, threads);
-    let plan = Plan { subject: || Box::new(Equipped::kept_in_a_map()), ..plan };
-    let found = check(&plan, 1, &mut |_| {});
-    assert!(found.is_empty(), "{}", found[0]);
+    let subject: MakeSubject = || Box::new(Equipped::kept_in_a_map());
+    assert_holds(Kind::Plain, 5_000_000, wanted_histories(HISTORIES) / 2, subject);
 }
 
 #[test]
@@ -208,8 +198,7 @@ fn with_boundaries(ops: Vec<Op>, seed: u64) -> Vec<Op> {
 
 #[test]
 fn boundaries_that_change_between_slices_change_no_answer() {
-    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
-    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
+    let histories = wanted_histories(HISTORIES);
     for seed in 0..histories / 20 {
         for rows in [2, 5] {
             let mut subject = Equipped::default().sliced(rows, false);
@@ -229,8 +218,7 @@ fn boundaries_that_change_between_slices_change_no_answer() {
 /// Other operations come between the slices of a removal.
 #[test]
 fn a_removal_is_one_step_whatever_comes_between_its_slices() {
-    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
-    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
+    let histories = wanted_histories(HISTORIES);
     let mut begun = 0;
     for seed in 0..histories / 20 {
         let subjects = [Equipped::default(), Equipped::kept_in_a_map(), Equipped::spilling(false)];

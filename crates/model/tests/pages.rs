@@ -2,7 +2,7 @@
 //! when a part of it is read. Seeds as in `histories`.
 
 use headwater_engine::{Engine, EngineError};
-use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::check::{Kind, MakeSubject, assert_holds, wanted_histories};
 use headwater_model::drive;
 use headwater_model::equipped::Equipped;
 use headwater_model::generate::{self, PAGED_FROM};
@@ -17,12 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const HISTORIES: u64 = 5_000;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
-    let wanted = std::env::var("HEADWATER_HISTORIES").ok();
-    let histories = wanted.map_or(HISTORIES, |number| number.parse().expect("a number"));
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let plan = Plan { subject, ..Plan::engine(kind, PAGED_FROM, histories / share, threads) };
-    let found = check(&plan, 1, &mut |_| {});
-    assert!(found.is_empty(), "{}", found[0]);
+    assert_holds(kind, PAGED_FROM, wanted_histories(HISTORIES) / share, subject);
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl Engine {
             self.reads.slices.rows().map_or(usize::MAX, |rows| rows.saturating_mul(OUTPUTS_A_ROW));
         let layer = self.views.catalog.join(join).layer;
         let mut split = None;
-        self.scan_table_until(layer, &range, &mut |key, _| {
+        self.scan_table_until(layer, &range, false, &mut |key, _| {
             outputs += 1;
             if outputs <= most {
                 return ControlFlow::Continue(());
