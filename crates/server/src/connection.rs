@@ -291,14 +291,19 @@ impl<S> Connection<S> {
         }
     }
 
+    /// The bytes that `input` is going to have when more is read behind those that it has; `None`: they fit as it is.
+    pub(crate) fn grows_to(&self) -> Option<usize> {
+        const STEP: usize = 64 << 10;
+        let filled = self.input_filled;
+        // By a quarter, and no more than that: old and new are there at once for a moment.
+        (self.input.len() < filled + STEP / 2).then_some(filled + filled / 4 + STEP)
+    }
+
     /// Reads behind the bytes that `input` has. It grows only as bytes come, whatever length
     /// the client has announced.
     pub(crate) fn receive_more(&mut self) -> Received {
-        const STEP: usize = 64 << 10;
         let filled = self.input_filled;
-        if self.input.len() < filled + STEP / 2 {
-            // By a quarter, and no more than that: old and new are there at once for a moment.
-            let bytes = filled + filled / 4 + STEP;
+        if let Some(bytes) = self.grows_to() {
             self.input.reserve_exact(bytes - self.input.len());
             self.input.resize(bytes, 0);
         }

@@ -457,6 +457,9 @@ impl<S: Service> Reactor<S> {
     ) -> bool {
         let kept = connection.input_filled;
         if kept > COPIED_INPUT_MAX {
+            if let Some(bytes) = connection.grows_to() {
+                self.service.make_room_to_read(bytes);
+            }
             return match connection.receive_more() {
                 Received::Bytes(count) => {
                     self.service.received(count);
@@ -492,16 +495,6 @@ impl<S: Service> Reactor<S> {
         }
         self.read = read;
         received != Received::End || self.linger(connection)
-    }
-
-    /// The client sends no more: it may still take what is pending.
-    fn linger(&mut self, connection: &mut Connection<S::Session>) -> bool {
-        connection.phase = Phase::Closing;
-        let expects = self.service.expects(&connection.session);
-        if expects {
-            self.service.hung_up(connection);
-        }
-        expects || connection.unsent() > 0
     }
 
     #[inline]

@@ -260,6 +260,9 @@ pub(crate) trait Service {
     /// Most bytes that all clients together may take now.
     fn clients_bytes_max(&self) -> usize;
 
+    /// A client's input is about to have so many bytes, beside those that are there until they are copied.
+    fn make_room_to_read(&mut self, _bytes: usize) {}
+
     /// Whether a client may be disconnected because clients take too much.
     fn may_end(session: &Self::Session) -> bool;
 

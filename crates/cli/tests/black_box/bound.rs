@@ -257,6 +257,12 @@ pub(crate) fn no_eviction(shards: u16) {
     } else {
         assert!(all.unwrap_err().to_string().contains("the reply has too many bytes"));
     }
+    // What a request itself takes is of the same bound; but what removes is let in.
+    let keys: Vec<String> = (0..5000).map(|at| format!("long{at:0>200}")).collect();
+    let watch = redis::cmd("WATCH").arg(&keys).query::<()>(&mut client);
+    assert!(watch.unwrap_err().to_string().contains("OOM"));
+    let count: u64 = redis::cmd("DEL").arg(&keys).query(&mut client).unwrap();
+    assert_eq!(count, 0);
     let count: u64 = redis::cmd("DEL").arg("k|0").arg("k|1").arg("k|2").query(&mut client).unwrap();
     assert_eq!(count, 3);
     watched.phase("refused writes, a reply of the whole data");

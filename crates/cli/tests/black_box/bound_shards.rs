@@ -40,7 +40,9 @@ fn key(tag: &str, at: u64) -> String {
 fn count(watched: &Watched, tag: &str, keys: u64) -> u64 {
     let mut client = watched.server.client(2);
     let all: Vec<String> = (0..keys).map(|at| key(tag, at)).collect();
-    redis::cmd("EXISTS").arg(&all).query(&mut client).unwrap()
+    // A request takes memory, too.
+    let count = |keys| redis::cmd("EXISTS").arg(keys).query::<u64>(&mut client).unwrap();
+    all.chunks(1000).map(count).sum()
 }
 
 #[test]
@@ -104,16 +106,20 @@ fn who_has_nothing_to_evict_has_others_evict() {
         });
         assert_eq!(refused, 0);
     }
-    let refused = watched.send(most / 2, 100, |at, _| {
+    // Beside the program, which takes more of the bound where the machine is busy, there is room for more than these.
+    let stay = most / 3;
+    let refused = watched.send(stay, 100, |at, _| {
         let key = key("stays", at);
         request(&[b"SET", key.as_bytes(), &value(&key, bytes)])
     });
+    let evicted: u64 = watched.info()["evicted_keys"].parse().unwrap();
+    assert!(evicted < most / 9 * 9, "nothing was left that may go: {evicted}, {refused} refused");
     assert_eq!(refused, 0, "others had keys that may go");
-    assert_eq!(count(&watched, "stays", most / 2), most / 2);
+    assert_eq!(count(&watched, "stays", stay), stay);
     watched.phase("keys that stay, beside others that go");
     // Until nothing else can go anywhere.
     let refused = watched.send(most, 100, |at, _| {
-        let key = key("stays", at + most / 2);
+        let key = key("stays", at + stay);
         request(&[b"SET", key.as_bytes(), &value(&key, bytes)])
     });
     assert!(refused > most / 3, "{refused} of {most}");

@@ -172,6 +172,18 @@ impl Cluster {
         }
     }
 
+    /// Who owns the shard when `node`, which has owned it, does no more.
+    pub(crate) fn owner_after(&self, node: usize) -> usize {
+        let began = Instant::now();
+        loop {
+            if let Some(owner) = self.owner_now().filter(|owner| *owner != node) {
+                return owner;
+            }
+            assert!(began.elapsed() < PATIENCE, "nobody but node {node} owns the shard");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
     /// A node that cannot say so does not own the shard any more, or will not when it goes on.
     pub(crate) fn forget_owner(&self, at: usize) {
         let owns = self.nodes[at].as_ref().map(|node| node.owns.clone());

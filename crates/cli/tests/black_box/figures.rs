@@ -348,6 +348,11 @@ fn what_a_client_does_and_watches_is_told() {
         assert_eq!(figures, [3, 13 + 9 + 8, 5 + 5 + 7]);
         let clients = section(client, "clients");
         assert_eq!((&*clients["watching_clients"], &*clients["total_watched_keys"]), ("1", "3"));
+        // More than it may watch: all or none.
+        let _: () = cmd("CONFIG").arg(&["SET", "watched-keys-max", "4"]).query(client).unwrap();
+        other.send(b"WATCH d e\r\nWATCH d a\r\n");
+        other.expect(b"-ERR more than 4 watched keys (watched-keys-max)\r\n+OK\r\n");
+        assert_eq!(told_of(client, "other")["watch"], "4");
         // Those that have been there for so long are ended: no one has for an hour.
         let mut kill = |age: &str| cmd("CLIENT").arg(&["KILL", "MAXAGE", age]).query::<i64>(client);
         assert_eq!(kill("3600"), Ok(0));

@@ -2,7 +2,7 @@
 //!
 //! The bound is the process's: every shard compares all that the process takes with it. What the others may take before
 //! they look again, they have promised here, and it counts as taken; so together they cannot pass the bound between
-//! two samples.
+//! two samples. So has a command that takes much at once (`promise`).
 //!
 //! Memory goes to who needs it. A shard that finds little left asks the others to give up their parts of what
 //! it is about to take, in proportion to what each holds; its own part goes as it writes. So much is evicted
@@ -59,7 +59,7 @@ pub(crate) struct Common {
     stores: WatchedStores,
     /// What the server takes with all shards, without data, as far as the first that began can tell.
     empty: AtomicUsize,
-    /// What it took when the last that is ready was.
+    /// What it took when the last that is ready was ([`super::Gauge::at_start`]).
     ready: AtomicUsize,
     /// What pages of the program may take at any time.
     program: AtomicUsize,
@@ -138,7 +138,7 @@ impl Share {
         self.common().empty.fetch_max(bytes, Ordering::Relaxed).max(bytes)
     }
 
-    /// Tells what the process took when this shard was ready; when the last was.
+    /// Tells what the process took when this shard was ready ([`super::Gauge::at_start`]); when the last was.
     pub(crate) fn tell_ready(&self, bytes: usize) -> usize {
         self.common().ready.fetch_max(bytes, Ordering::Relaxed).max(bytes)
     }
@@ -164,16 +164,16 @@ impl Share {
         self.sum_of_others(|part| &part.promised)
     }
 
-    /// Tells what this shard holds, and may take before it looks again.
-    pub(crate) fn tell(&self, held: usize, promised: usize) {
+    /// Tells what this shard holds, and may take before it looks again: so much at any time, and what a command has `announced`.
+    pub(crate) fn tell(&self, held: usize, promised: usize, announced: usize) {
         self.own().held.store(held, Ordering::Relaxed);
-        self.own().promised.store(promised, Ordering::Relaxed);
-        self.own().announced.store(false, Ordering::Release);
+        self.own().promised.store(promised + announced, Ordering::Relaxed);
+        self.own().announced.store(announced > 0, Ordering::Release);
     }
 
     /// Tells that this shard is about to take so much more.
     pub(crate) fn promise(&self, bytes: usize) {
-        self.own().promised.fetch_add(bytes, Ordering::Relaxed);
+        self.own().promised.fetch_add(bytes, Ordering::SeqCst);
         self.own().announced.store(true, Ordering::Release);
     }
 
@@ -311,7 +311,7 @@ mod tests {
     fn who_holds_most_gives_up_most() {
         let shares = shares(3);
         for (share, held) in shares.iter().zip([100, 300, 0]) {
-            share.tell(held, 10);
+            share.tell(held, 10, 0);
         }
         assert_eq!(shares[2].promised_to_others(), 20);
         shares[2].ask(80);
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn two_that_wait_for_each_other_go_on_and_dry_ones_are_left_alone() {
         let shares = shares(2);
-        shares.iter().for_each(|share| share.tell(100, 0));
+        shares.iter().for_each(|share| share.tell(100, 0, 0));
         std::thread::scope(|scope| {
             for share in &shares {
                 scope.spawn(|| share.wait_for(50));
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn an_answer_ends_the_wait() {
         let shares = shares(2);
-        shares.iter().for_each(|share| share.tell(100, 0));
+        shares.iter().for_each(|share| share.tell(100, 0, 0));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| shares[0].wait_for(50));
             while shares[1].asked() == 0 {

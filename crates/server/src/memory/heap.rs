@@ -39,6 +39,15 @@ pub(crate) struct Sample {
     pub(crate) files: usize,
 }
 
+impl Sample {
+    /// What the allocator holds beside what is allocated: free pages, holes, its own needs. Pages that were never touched are not
+    /// resident, whatever it counts.
+    pub(crate) fn beside_allocated(&self) -> usize {
+        let resident = self.resident.saturating_sub(self.files);
+        self.held.min(resident).saturating_sub(self.allocated)
+    }
+}
+
 /// The memory of the process, seen from the thread that serves.
 pub(crate) struct Heap {
     allocated: ThreadLocal<u64>,

@@ -87,6 +87,8 @@ pub(crate) struct Gauge {
     peak: Cell<usize>,
     /// What was free for values and never written when it was looked at last.
     untouched: Cell<usize>,
+    /// What commands have announced that they take.
+    announced: Cell<usize>,
     /// What pages of the program may take at any time, resident or not.
     program: Cell<usize>,
     /// The other shards, where there are several.
@@ -156,6 +158,7 @@ impl Gauge {
             due: Cell::new(0),
             peak: Cell::new(0),
             untouched: Cell::new(0),
+            announced: Cell::new(0),
             program: Cell::new(0),
             common,
             only_stores: WatchedStores::default(),
@@ -290,9 +293,12 @@ impl Gauge {
         (empty + beside + shards * LEAST_FOR_DATA).div_ceil(STEP) * STEP
     }
 
-    /// What the process took when all shards were ready; `ready`: when this one was.
-    pub(crate) fn at_start(&self, ready: usize) -> usize {
-        self.common.as_ref().map_or(ready, |common| common.tell_ready(ready))
+    /// What the process took when all shards were ready, without pages of files and what the allocator holds beside what is
+    /// allocated; `ready`: when this one was.
+    pub(crate) fn at_start(&self, ready: Sample) -> usize {
+        let apart = ready.files + ready.beside_allocated();
+        let bytes = ready.resident.saturating_sub(apart);
+        self.common.as_ref().map_or(bytes, |common| common.tell_ready(bytes))
     }
 
     /// What the engine may have altogether; `None`: there is no bound.
@@ -327,14 +333,11 @@ impl Gauge {
 
     /// Looks again at what is taken. `untouched` bytes are free within the memory of values and
     /// were never written.
+    ///
+    /// Pages of freed memory do not stay where what is announced could not be resident beside them.
     pub(crate) fn refresh(&self, untouched: usize) {
-        self.refresh_for(untouched, 0);
-    }
-
-    /// The same before something takes `bytes` at once: pages of freed memory do not stay where it could not be resident beside
-    /// them.
-    fn refresh_for(&self, untouched: usize, bytes: usize) {
         self.untouched.set(untouched);
+        let announced = self.announced.get();
         let mut sample = self.heap.sample();
         self.peak.set(self.peak.get().max(sample.resident));
         let bound = self.bound.get().unwrap_or(usize::MAX);
@@ -345,7 +348,7 @@ impl Gauge {
         let mut taken = Self::taken(&sample, untouched);
         let step = Self::step(bound, taken + promised, shards);
         let most = |sample: &Sample| {
-            let more = step.max(bytes);
+            let more = step.max(announced);
             sample.resident.saturating_add(untouched + promised).saturating_add(more)
         };
         if most(&sample) > part(bound, TARGET) {
@@ -369,7 +372,7 @@ impl Gauge {
         self.due.set(self.heap.gross().saturating_add(step as u64));
         if let Some(common) = common {
             let promised = if self.bound.get().is_some() { step } else { 0 };
-            common.tell(self.heap.own_active(), promised);
+            common.tell(self.heap.own_active(), promised, announced);
         }
     }
 
@@ -389,15 +392,24 @@ impl Gauge {
     }
 
     /// A command is about to take so much: where that is more than what may be taken between two samples, it is looked first, and
-    /// others are told. As [`Gauge::refresh`], it is told what is free for values and was never written.
+    /// others are told. As [`Gauge::refresh`], it is told what is free for values and was never written. That holds until
+    /// [`Gauge::end_announced`].
     #[inline]
     pub(crate) fn announce_beside(&self, bytes: usize, untouched: impl FnOnce() -> usize) {
         if bytes > self.step_now() && self.bound.get().is_some() {
-            self.refresh_for(untouched(), bytes);
             if let Some(common) = &self.common {
+                // Before it looks: of two that look at the same time, one at least sees what the other is about to take.
                 common.promise(bytes);
             }
+            self.announced.set(self.announced.get() + bytes);
+            self.refresh(untouched());
         }
+    }
+
+    /// What was announced has been taken, or will not be.
+    #[inline]
+    pub(crate) fn end_announced(&self) {
+        self.announced.set(0);
     }
 
     /// This thread will free what another has allocated: without a word it would seem to hold less than it does until

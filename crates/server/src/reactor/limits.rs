@@ -1,10 +1,21 @@
-//! Clients that are ended: they are idle, take no replies, or take too much memory.
+//! Clients that are ended: they have hung up, are idle, take no replies, or take too much memory.
 
 use super::Reactor;
+use crate::connection::{Connection, Phase};
 use crate::log::event;
 use crate::service::Service;
 
 impl<S: Service> Reactor<S> {
+    /// The client sends no more: it may still take what is pending.
+    pub(super) fn linger(&mut self, connection: &mut Connection<S::Session>) -> bool {
+        connection.phase = Phase::Closing;
+        let expects = self.service.expects(&connection.session);
+        if expects {
+            self.service.hung_up(connection);
+        }
+        expects || connection.unsent() > 0
+    }
+
     /// Ends the connections that take most, of those that take more than `least` bytes, until all together take what they may
     /// with so many `bytes` more.
     #[cold]

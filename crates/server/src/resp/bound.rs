@@ -25,8 +25,8 @@ pub(crate) const KEY_BYTES: usize = 128;
 const LEAST_PART: usize = 1024;
 /// By which part of it the least bound that an error names exceeds the one that would have been taken.
 const NAMED_PART: usize = 8;
-/// Bytes of a request for which room is made where it only passes.
-const PASSED_MIN: usize = 16 << 10;
+/// Bytes for which room is made before they are taken beside data.
+pub(super) const TAKEN_MIN: usize = 16 << 10;
 /// Bytes that go at once where the bound was lowered: others are served between.
 const LOWERED_STEP: usize = 128 << 10;
 /// For how long a write has others served while room is made for it, in milliseconds: they may take what it gains.
@@ -115,6 +115,7 @@ impl ShardService {
             || self.time.uptime >= self.bound.looked_at + LOOK_EVERY;
         if due && self.bound.gauge.limit().is_some() {
             self.bound.looked_at = self.time.uptime;
+            self.bound.gauge.end_announced();
             self.bound.program.forget_in_time(self.time.uptime);
             self.look(clients);
         }
@@ -203,13 +204,22 @@ impl ShardService {
     /// Makes room for the bytes of a request that goes to another shard or comes from one.
     #[inline]
     pub(crate) fn make_room_to_pass(&mut self, bytes: usize) {
-        if bytes > PASSED_MIN && self.bound.gauge.limit().is_some() {
-            let engine = self.node.engine_mut();
+        if bytes > TAKEN_MIN && self.bound.gauge.limit().is_some() {
             // A buffer that grows has its old bytes and its new ones for a moment.
-            self.bound.gauge.announce_beside(3 * bytes, || engine.value_memory().untouched);
             // Where there is none, the request is refused where it is executed.
-            engine.make_room(3 * bytes);
+            self.make_room_to_take(3 * bytes);
         }
+    }
+
+    /// Makes room for bytes that are about to be taken at once beside data, and has the other shards count on them; whether there
+    /// is any.
+    pub(crate) fn make_room_to_take(&mut self, bytes: usize) -> bool {
+        if bytes <= TAKEN_MIN || self.bound.gauge.limit().is_none() {
+            return true;
+        }
+        let engine = self.node.engine_mut();
+        self.bound.gauge.announce_beside(bytes, || engine.value_memory().untouched);
+        engine.make_room(bytes)
     }
 
     /// Whether there is room for a request, after evicting; otherwise it is refused, or waits until there may be some,
@@ -324,7 +334,7 @@ impl ShardService {
     }
 
     #[cold]
-    fn refuse_for_room(&mut self, work: &mut Turn<'_>) {
+    pub(super) fn refuse_for_room(&mut self, work: &mut Turn<'_>) {
         encoder(work).error("OOM", format_args!("{}", EngineError::OutOfMemory));
     }
 

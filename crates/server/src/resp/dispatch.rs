@@ -219,11 +219,9 @@ impl ShardService {
         {
             return flow;
         }
-        if self.others.shards.is_some() && is_for_user(spec) {
-            self.note_asker(work);
-        }
-        if is_explanation(spec.id) {
-            self.explain_to_user(spec, &work.connection.session);
+        self.note_who_asks(spec, work);
+        if let Some(flow) = self.admit_length(spec, args, work) {
+            return flow;
         }
         if self.others.shards.is_some()
             && let Some(flow) = self.execute_remote(spec, &command, args, work)
@@ -297,6 +295,16 @@ impl ShardService {
             self.note_slow(lap, spec, args, work);
         }
         flow
+    }
+
+    /// Notes for whom a command is, where its answer depends on that.
+    fn note_who_asks(&mut self, spec: &'static Spec, work: &mut Turn<'_>) {
+        if self.others.shards.is_some() && is_for_user(spec) {
+            self.note_asker(work);
+        }
+        if is_explanation(spec.id) {
+            self.explain_to_user(spec, &work.connection.session);
+        }
     }
 
     /// Lets the session wait for `ticket`, to run the request again then.

@@ -48,19 +48,16 @@ impl ShardService {
         // Their memories are the system's, beside the allocator.
         let functions = self.node.engine().functions();
         let functions = functions.iter().map(|report| report.memory_bytes).sum();
-        // What was there at the start counts as far as it was touched then.
-        let beside = |sample: Sample| sample.held.saturating_sub(sample.allocated);
-        let files = sample.files.saturating_sub(self.bound.at_start.files);
         all.extend([
             ("clients", normal + listening),
             ("tracking", self.pushes.tracking.bytes() as u64),
             ("functions", functions),
         ]);
         if of_process {
-            let empty = self.bound.gauge.at_start(self.bound.at_start.resident);
-            all.push(("startup", (empty + files) as u64));
-            let allocator = beside(sample).saturating_sub(beside(self.bound.at_start));
-            all.push(("allocator", allocator as u64));
+            // Of the program, the pages that are there now: those of the start may have gone since.
+            let empty = self.bound.gauge.at_start(self.bound.at_start);
+            all.push(("startup", (empty + sample.files) as u64));
+            all.push(("allocator", sample.beside_allocated() as u64));
         } else {
             all.extend([("startup", 0), ("allocator", 0)]);
         }

@@ -35,6 +35,7 @@ mod info;
 mod kept;
 mod keyspace;
 mod loads;
+mod long_requests;
 mod memory;
 mod metrics;
 mod monitor;
@@ -313,7 +314,7 @@ impl ShardService {
         service.apply(config);
         service.see_users();
         service.bound.at_start = service.bound.memory_sample();
-        service.bound.gauge.at_start(service.bound.at_start.resident);
+        service.bound.gauge.at_start(service.bound.at_start);
         Ok(service)
     }
 

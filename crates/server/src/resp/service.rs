@@ -368,6 +368,13 @@ impl Service for ShardService {
         self.bound.clients_bytes_max
     }
 
+    fn make_room_to_read(&mut self, bytes: usize) {
+        // Others are served, and nobody waits for a store.
+        self.bound.gauge.begin_postponable(0);
+        // Where there is none, they are of the reserve: too much ends clients.
+        self.make_room_to_take(bytes);
+    }
+
     fn may_end(session: &Session) -> bool {
         session.may_end()
     }

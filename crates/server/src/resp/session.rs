@@ -14,7 +14,7 @@ use headwater_engine::Ticket;
 use headwater_node::{Positions, WaitId};
 use headwater_protocol::resp::{RequestParser, Version};
 use headwater_router::{Copies, Pending, TransactionId};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// What an entry of a table of names takes besides the name, about.
@@ -241,7 +241,7 @@ pub(crate) struct Session {
     /// The requests queued since MULTI.
     pub(crate) queue: Option<Box<Queue>>,
     /// Watched keys with their change counts.
-    pub(crate) watched: Vec<(Vec<u8>, u64)>,
+    pub(crate) watched: BTreeMap<Vec<u8>, u64>,
     /// Bytes of the watched keys.
     pub(crate) watched_bytes: usize,
     /// What it listens to, if anything.
@@ -355,6 +355,15 @@ impl Session {
     /// Whether its request waits until others are done with the partitions of its keys.
     pub(crate) fn is_locked(&self) -> bool {
         matches!(self.waiting.as_deref(), Some(Waiting::Locked(_)))
+    }
+
+    /// As [`Session::watched_keys`], with these besides.
+    pub(crate) fn watched_keys_with(&self, keys: Args<'_>) -> usize {
+        let elsewhere = self.pending_requests().map(Pending::watched);
+        let is_new = |key: &&[u8]| {
+            !self.watched.contains_key(*key) && elsewhere.is_none_or(|keys| !keys.contains(*key))
+        };
+        self.watched_keys() + keys.iter().filter(is_new).collect::<BTreeSet<_>>().len()
     }
 
     /// Keys that it watches for its next transaction, at whatever shard.

@@ -90,33 +90,44 @@ impl ShardService {
 
     fn watch(&mut self, keys: Args<'_>, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         let session = &mut work.connection.session;
-        let before = session.watched.len();
         let most = self.settings.config.clients.watched_keys_max;
+        let mut added = Vec::new();
+        let mut ended = Ok(true);
         for key in keys.iter() {
-            if session.watched.iter().any(|(watched, _)| watched == key) {
+            if session.watched.contains_key(key) {
                 continue;
             }
-            if session.watched.len() >= most {
-                let text = format!("more than {most} watched keys (watched-keys-max)");
-                refuse(work, &text);
-                return Flow::Next;
+            if session.watched_keys() >= most {
+                ended = Ok(false);
+                break;
             }
             match self.node.engine_mut().watch(key) {
                 Ok(count) => {
                     session.watched_bytes += key.len();
-                    session.watched.push((key.to_vec(), count));
+                    session.watched.insert(key.to_vec(), count);
+                    added.push(key);
                 }
                 Err(stop) => {
-                    // All or none: what is watched already is given back.
-                    for (key, _) in session.watched.drain(before..) {
-                        session.watched_bytes -= key.len();
-                        self.node.engine_mut().unwatch(&key);
-                    }
-                    return self.stopped(stop, args, work);
+                    ended = Err(stop);
+                    break;
                 }
             }
         }
-        encoder(work).ok();
+        if ended != Ok(true) {
+            // All or none: what is watched already is given back.
+            for key in added {
+                session.watched.remove(key);
+                session.watched_bytes -= key.len();
+                self.node.engine_mut().unwatch(key);
+            }
+        }
+        match ended {
+            Ok(true) => encoder(work).ok(),
+            Ok(false) => {
+                refuse(work, &format!("more than {most} watched keys (watched-keys-max)"));
+            }
+            Err(stop) => return self.stopped(stop, args, work),
+        }
         Flow::Next
     }
 

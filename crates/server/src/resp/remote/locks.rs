@@ -133,7 +133,7 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) -> bool {
         let engine = self.node.engine();
-        let watched = work.connection.session.watched.iter().map(|(key, _)| &**key);
+        let watched = work.connection.session.watched.keys().map(|key| &**key);
         let mut watched = watched.filter(|_| watches);
         let named = |request: &OwnedArgs| {
             let args = request.args();

@@ -150,7 +150,7 @@ impl ShardService {
             Command::Transaction(Transaction::Watch { .. }) => true,
             Command::Transaction(Transaction::Exec) => {
                 let watched = &work.connection.session.watched;
-                watched.iter().any(|(key, _)| self.node.engine().may_derive(key))
+                watched.keys().any(|key| self.node.engine().may_derive(key))
             }
             _ => false,
         };
@@ -195,7 +195,6 @@ impl ShardService {
         silent: bool,
         work: &mut Turn<'_>,
     ) {
-        self.make_room_to_pass(args.bytes());
         self.ask_whole(at, &Ask::Command(spec, args), (kind, silent), work);
     }
 

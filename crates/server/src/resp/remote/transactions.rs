@@ -68,21 +68,20 @@ impl ShardService {
         {
             return Some(wait_for_answers(Some(args), work));
         }
+        let outbox = &self.others.shards.as_ref()?.outbox;
+        if homes.iter().any(|&home| home != me && outbox.is_crowded(home, 0)) {
+            return Some(self.others.wait_for_others_to_read(args, work));
+        }
         if only == Some(me) {
             let watch = Command::Transaction(Transaction::Watch { keys });
             return self.await_writes(spec, &watch, args, work);
         }
         let most = self.settings.config.clients.watched_keys_max;
-        let session = &mut work.connection.session;
-        let elsewhere = session.pending().map_or(0, |pending| pending.watched().len());
-        if session.watched.len() + elsewhere + keys.len() > most {
+        if work.connection.session.watched_keys_with(keys) > most {
             let text = format_args!("more than {most} watched keys (watched-keys-max)");
             encoder(work).error("ERR", text);
             return Some(Flow::Next);
         }
-        // Here, and twice at the home.
-        self.make_room_to_pass(2 * args.bytes());
-        let placement = self.node.engine().placement()?;
         let part = |&at: &Shard| {
             let here = keys.iter().filter(|key| placement.home(key) == at).map(<[u8]>::to_vec);
             (at, Request::Other([b"WATCH".to_vec()].into_iter().chain(here).collect()))
@@ -131,7 +130,7 @@ impl ShardService {
         let session = &mut work.connection.session;
         let placement = self.node.engine().placement()?;
         let mut shards = BTreeSet::new();
-        let own: Vec<Box<[u8]>> = session.watched.iter().map(|(key, _)| key[..].into()).collect();
+        let own: Vec<Box<[u8]>> = session.watched.keys().map(|key| key[..].into()).collect();
         if !own.is_empty() {
             shards.insert(me);
         }
