@@ -6,13 +6,14 @@
 
 use crate::cluster::{Cluster, Links, NODES, ask, connect, text};
 use crate::nats_servers::SERVERS;
+use crate::support::PATIENCE;
 use rustix::process::Signal;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History};
 use todc_utils::specifications::Specification;
@@ -130,6 +131,8 @@ struct Recorded {
 
 const REGISTERS: usize = 8;
 const CLIENTS: usize = 5;
+/// How many answers the clients go on for at least.
+const ANSWERS: usize = 1000;
 /// Between two requests of a client.
 const PAUSE: Duration = Duration::from_millis(2);
 /// A client that has waited so long asks elsewhere, and does not learn what has become of its request.
@@ -151,6 +154,12 @@ impl Recorded {
 
     fn note(&self, register: usize, process: usize, action: Action<Told>) {
         self.registers[register].lock().unwrap().push((process, action));
+    }
+
+    /// How many answers there are.
+    fn answers(&self) -> usize {
+        let told = |(_, action): &&(usize, Action<Told>)| matches!(action, Action::Response(_));
+        self.registers.iter().map(|it| it.lock().unwrap().iter().filter(told).count()).sum()
     }
 
     /// The history of a register. What nobody knows of may have been done at any time since.
@@ -319,6 +328,11 @@ fn what_clients_are_told_while_nodes_are_cut_off_is_linearizable() {
             strike(&mut cluster, round);
         }
         sleep(Duration::from_secs(1));
+        // On a busy machine that takes longer.
+        let began = Instant::now();
+        while recorded.answers() <= ANSWERS && began.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(100));
+        }
         ends.store(true, Ordering::Relaxed);
     });
     let (mut answers, mut found) = (0, 0);
@@ -345,7 +359,7 @@ fn what_clients_are_told_while_nodes_are_cut_off_is_linearizable() {
             found += 1;
         }
     }
-    assert!(answers > 1000 && found > 0, "{answers} answers, and {found} histories made wrong");
+    assert!(answers > ANSWERS && found > 0, "{answers} answers, and {found} histories made wrong");
 }
 
 /// Cuts the owner off until another node has the shard, and lets it be heard again; or stops it, or kills it, as the round says.

@@ -9,7 +9,7 @@ use headwater_base::text::redact_words;
 use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec};
 use headwater_protocol::resp::find;
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Arguments that an entry keeps, and bytes of each; the rest is counted.
@@ -327,13 +327,11 @@ impl Figures {
 
     /// LATENCY HISTOGRAM: the named commands, those within a container with it, or all.
     pub(super) fn latency_histogram(&self, names: Args<'_>, work: &mut Turn<'_>) {
+        let wanted: HashSet<Vec<u8>> = names.iter().map(<[u8]>::to_ascii_lowercase).collect();
         let is_named = |spec: &Spec| {
-            let container = spec.full_name.split('|').next().unwrap_or_default().as_bytes();
-            names.is_empty()
-                || names.iter().any(|name| {
-                    name.eq_ignore_ascii_case(spec.full_name.as_bytes())
-                        || name.eq_ignore_ascii_case(container)
-                })
+            let container = spec.full_name.split('|').next().unwrap_or_default();
+            let either = [spec.full_name, container].map(str::to_ascii_lowercase);
+            wanted.is_empty() || either.iter().any(|name| wanted.contains(name.as_bytes()))
         };
         let known = all_specs().filter(|spec| is_named(spec));
         let known = known.filter_map(|spec| Some((spec, self.stats.times.all.of(spec.id)?)));

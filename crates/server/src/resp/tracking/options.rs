@@ -7,7 +7,9 @@ use crate::resp::{Turn, encoder};
 use headwater_base::Shard;
 use headwater_command::{Reply, Tracking as Asked};
 use headwater_router::Copies;
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 /// How a client tracks.
 #[derive(Debug, Default)]
@@ -65,8 +67,18 @@ impl Tracks {
     }
 }
 
-fn overlap(one: &[u8], other: &[u8]) -> bool {
-    one.starts_with(other) || other.starts_with(one)
+/// One of `prefixes` that begins with `prefix`, or with which it begins. None of them begins with another.
+fn overlapping<'p, P: Borrow<[u8]> + Ord>(
+    prefixes: &'p BTreeSet<P>,
+    prefix: &[u8],
+) -> Option<&'p [u8]> {
+    // What begins with it comes right behind it, and what it begins with right before: between the two would be others that
+    // begin with that.
+    let at = (Bound::Unbounded, Bound::Excluded(prefix));
+    let before = prefixes.range::<[u8], _>(at).next_back();
+    let behind = prefixes.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)).next();
+    let before = before.map(Borrow::borrow).filter(|other| prefix.starts_with(other));
+    before.or(behind.map(Borrow::borrow).filter(|other| other.starts_with(prefix)))
 }
 
 /// Why these prefixes cannot be told apart from those that the client has, or from one another.
@@ -79,13 +91,15 @@ fn collision(asked: &[&[u8]], there: &BTreeSet<Vec<u8>>) -> Option<String> {
             other.escape_ascii()
         )
     };
-    for (at, prefix) in asked.iter().enumerate() {
-        if let Some(other) = there.iter().find(|other| overlap(other, prefix)) {
+    let mut seen = BTreeSet::new();
+    for prefix in asked {
+        if let Some(other) = overlapping(there, prefix) {
             return Some(text(prefix, "an existing", other));
         }
-        if let Some(other) = asked[at + 1..].iter().find(|other| overlap(other, prefix)) {
-            return Some(text(prefix, "another provided", other));
+        if let Some(other) = overlapping(&seen, prefix) {
+            return Some(text(other, "another provided", prefix));
         }
+        seen.insert(*prefix);
     }
     None
 }
@@ -228,4 +242,47 @@ impl ShardService {
 /// The number of the client that is told instead: 0 where it is the client itself, -1 where it does not track.
 pub(in crate::resp) fn redirect_of(tracks: Option<&Tracks>) -> i64 {
     tracks.map_or(-1, |tracks| tracks.redirect.map_or(0, |(_, id)| id.number as i64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that begin with one another, by comparing each with each.
+    fn is_any_within_another(asked: &[&[u8]], there: &[&[u8]]) -> bool {
+        let overlap = |one: &[u8], other: &[u8]| one.starts_with(other) || other.starts_with(one);
+        let among = |at: usize| asked[at + 1..].iter().any(|other| overlap(asked[at], other));
+        let before = |at: usize| there.iter().any(|other| overlap(asked[at], other));
+        (0..asked.len()).any(|at| among(at) || before(at))
+    }
+
+    #[test]
+    fn prefixes_that_begin_with_one_another_are_found() {
+        let word = |number: usize| -> Vec<u8> {
+            let bits = number.max(1).ilog2();
+            (0..bits).map(|bit| b"ab"[number >> bit & 1]).collect()
+        };
+        let words: Vec<Vec<u8>> = (1..16).map(word).collect();
+        let all = || words.iter().map(Vec::as_slice);
+        let mut found = 0;
+        for one in all() {
+            for other in all() {
+                for third in all() {
+                    let (asked, there) = ([one, other], BTreeSet::from([third.to_vec()]));
+                    let collides = collision(&asked, &there).is_some();
+                    assert_eq!(
+                        collides,
+                        is_any_within_another(&asked, &[third]),
+                        "{asked:?} {third:?}"
+                    );
+                    found += usize::from(!collides);
+                }
+            }
+        }
+        assert!(found > 100, "{found}");
+        let text = collision(&[b"b", b"ab", b"a"], &BTreeSet::new());
+        assert!(
+            text.unwrap().starts_with("Prefix 'ab' overlaps with another provided prefix 'a'.")
+        );
+    }
 }
