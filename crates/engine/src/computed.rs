@@ -166,7 +166,8 @@ impl Engine {
         let sifted = self.base.has_replicas(table);
         let mut stored = Vec::new();
         let mut spilled = false;
-        // Of a table with copies of others' keys some are left out below, so any of them may be shown.
+        // Where the table holds copies of other shards' keys, some stored keys are left out below: which of them a page shows is not
+        // known while they are copied, so all are.
         let most = options.limit.filter(|_| !sifted).unwrap_or(u64::MAX);
         self.scan_table_until(table, range, options.reverse, &mut |key, value| {
             if plans.iter().any(|plan| plan.join.output.matches(key)) {

@@ -37,9 +37,9 @@ const HINTS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     /// Those of operations that wait, or go on later.
-    kept: BTreeMap<Ticket, Vec<Remembered>>,
+    kept: BTreeMap<Ticket, Vec<RememberedHint>>,
     /// Those of the operation under way.
-    current: Vec<Remembered>,
+    current: Vec<RememberedHint>,
     /// How many rows it has visited for hints.
     visited: usize,
 }
@@ -84,7 +84,7 @@ impl Hints {
         }
         let WantedHint { joins, range, outputs, reverse } = *wanted;
         let (joins, range) = (joins.to_vec(), range.clone());
-        self.current.push(Remembered { joins, range, outputs, reverse, progress });
+        self.current.push(RememberedHint { joins, range, outputs, reverse, progress });
     }
 }
 
@@ -98,7 +98,7 @@ struct WantedHint<'r> {
 
 /// A wanted hint, and how far the look for it has come.
 #[derive(Debug)]
-struct Remembered {
+struct RememberedHint {
     joins: Vec<u32>,
     range: KeyRange,
     outputs: usize,
@@ -106,7 +106,7 @@ struct Remembered {
     progress: HintProgress,
 }
 
-impl Remembered {
+impl RememberedHint {
     fn is_of(&self, wanted: &WantedHint<'_>) -> bool {
         self.joins == wanted.joins
             && self.range == *wanted.range

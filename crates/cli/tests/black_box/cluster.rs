@@ -162,24 +162,21 @@ impl Cluster {
     }
 
     pub(crate) fn owner(&self) -> usize {
-        let began = Instant::now();
-        loop {
-            if let Some(owner) = self.owner_now() {
-                return owner;
-            }
-            assert!(began.elapsed() < PATIENCE, "nobody owns the shard");
-            sleep(Duration::from_millis(20));
-        }
+        self.owner_other_than(None)
     }
 
     /// Who owns the shard when `node`, which has owned it, does no more.
     pub(crate) fn owner_after(&self, node: usize) -> usize {
+        self.owner_other_than(Some(node))
+    }
+
+    fn owner_other_than(&self, node: Option<usize>) -> usize {
         let began = Instant::now();
         loop {
-            if let Some(owner) = self.owner_now().filter(|owner| *owner != node) {
+            if let Some(owner) = self.owner_now().filter(|owner| Some(*owner) != node) {
                 return owner;
             }
-            assert!(began.elapsed() < PATIENCE, "nobody but node {node} owns the shard");
+            assert!(began.elapsed() < PATIENCE, "nobody owns the shard, but for {node:?}");
             sleep(Duration::from_millis(20));
         }
     }

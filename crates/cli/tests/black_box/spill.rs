@@ -129,9 +129,10 @@ fn come_back_or_are_missed(shards: u64) {
 
     // Read again and again, some come back to memory; written again, the old ones are not seen.
     for _ in 0..3 {
-        // How many went for want of memory, because the disk was behind, depends on how busy the machine is.
-        let found = filled.read(100..300);
-        assert!(found > 50, "{found} of 200");
+        // Some of those that were read last: how many of the others have gone since, where the disk was behind, depends on how
+        // busy the machine is.
+        let found = filled.read(KEYS - 300..KEYS - 100);
+        assert!(found > 150, "{found} of 200");
     }
     filled.write((0..KEYS).step_by(7), 2);
     let kept = filled.read(0..KEYS);

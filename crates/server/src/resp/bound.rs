@@ -204,7 +204,7 @@ impl ShardService {
     /// Makes room for the bytes of a request that goes to another shard or comes from one.
     #[inline]
     pub(crate) fn make_room_to_pass(&mut self, bytes: usize) {
-        if bytes > TAKEN_MIN && self.bound.gauge.limit().is_some() {
+        if bytes > TAKEN_MIN {
             // A buffer that grows has its old bytes and its new ones for a moment.
             // Where there is none, the request is refused where it is executed.
             self.make_room_to_take(3 * bytes);

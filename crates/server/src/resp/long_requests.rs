@@ -36,13 +36,13 @@ impl ShardService {
         args: Args<'_>,
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
+        self.bound.gauge.limit()?;
         // The command before has taken what it announced.
         self.bound.gauge.end_announced();
         let crosses = self.others.shards.is_some();
         let taken = taken(spec, crosses);
         let bytes = args.bytes() * taken.parts + args.len() * taken.each;
-        let is_long = bytes > TAKEN_MIN && self.bound.gauge.limit().is_some();
-        if is_long { self.admit_long(bytes, spec, args, work) } else { None }
+        if bytes > TAKEN_MIN { self.admit_long(bytes, spec, args, work) } else { None }
     }
 
     #[cold]

@@ -54,7 +54,7 @@ impl ShardService {
             ("functions", functions),
         ]);
         if of_process {
-            // Of the program, the pages that are there now: those of the start may have gone since.
+            // The program's pages count as far as they are resident now: some that were so at the start may have been dropped.
             let empty = self.bound.gauge.at_start(self.bound.at_start);
             all.push(("startup", (empty + sample.files) as u64));
             all.push(("allocator", sample.beside_allocated() as u64));

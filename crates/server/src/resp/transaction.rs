@@ -89,17 +89,14 @@ impl ShardService {
     }
 
     fn watch(&mut self, keys: Args<'_>, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+        if self.refuses_to_watch(keys, work) {
+            return Flow::Next;
+        }
         let session = &mut work.connection.session;
-        let most = self.settings.config.clients.watched_keys_max;
         let mut added = Vec::new();
-        let mut ended = Ok(true);
         for key in keys.iter() {
             if session.watched.contains_key(key) {
                 continue;
-            }
-            if session.watched_keys() >= most {
-                ended = Ok(false);
-                break;
             }
             match self.node.engine_mut().watch(key) {
                 Ok(count) => {
@@ -108,27 +105,28 @@ impl ShardService {
                     added.push(key);
                 }
                 Err(stop) => {
-                    ended = Err(stop);
-                    break;
+                    // All or none: what is watched already is given back.
+                    for key in added {
+                        session.watched.remove(key);
+                        session.watched_bytes -= key.len();
+                        self.node.engine_mut().unwatch(key);
+                    }
+                    return self.stopped(stop, args, work);
                 }
             }
         }
-        if ended != Ok(true) {
-            // All or none: what is watched already is given back.
-            for key in added {
-                session.watched.remove(key);
-                session.watched_bytes -= key.len();
-                self.node.engine_mut().unwatch(key);
-            }
-        }
-        match ended {
-            Ok(true) => encoder(work).ok(),
-            Ok(false) => {
-                refuse(work, &format!("more than {most} watched keys (watched-keys-max)"));
-            }
-            Err(stop) => return self.stopped(stop, args, work),
-        }
+        encoder(work).ok();
         Flow::Next
+    }
+
+    /// Whether a session may not watch these keys because they would be too many with those that it watches; it was told then.
+    pub(super) fn refuses_to_watch(&self, keys: Args<'_>, work: &mut Turn<'_>) -> bool {
+        let most = self.settings.config.clients.watched_keys_max;
+        let refuses = work.connection.session.watched_keys_with(keys) > most;
+        if refuses {
+            refuse(work, &format!("more than {most} watched keys (watched-keys-max)"));
+        }
+        refuses
     }
 
     /// Ends all watches of a session.

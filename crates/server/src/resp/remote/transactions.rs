@@ -6,9 +6,9 @@
 
 use super::wait_for_answers;
 use crate::resp::parts::OtherShards;
-use crate::resp::{Flow, ShardService, Turn, encoder};
+use crate::resp::{Flow, ShardService, Turn};
 use headwater_base::Shard;
-use headwater_command::{Args, Command, OwnedArgs, Reply, Spec, Transaction, table};
+use headwater_command::{Args, Command, OwnedArgs, Spec, Transaction, table};
 use headwater_router::{Ask, Kind, Merge, Request};
 use std::collections::BTreeSet;
 
@@ -76,10 +76,7 @@ impl ShardService {
             let watch = Command::Transaction(Transaction::Watch { keys });
             return self.await_writes(spec, &watch, args, work);
         }
-        let most = self.settings.config.clients.watched_keys_max;
-        if work.connection.session.watched_keys_with(keys) > most {
-            let text = format_args!("more than {most} watched keys (watched-keys-max)");
-            encoder(work).error("ERR", text);
+        if self.refuses_to_watch(keys, work) {
             return Some(Flow::Next);
         }
         let part = |&at: &Shard| {
