@@ -3,7 +3,7 @@
 use crate::client::{Client, Reply, ServerArgs};
 use crate::output::show;
 use anyhow::{Context, bail};
-use headwater_server::backup::NewBackup;
+use headwater_server::backup::{BackupBytes, NewBackup};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// A new folder for the backup, or an empty one
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
+    /// An older backup: parts that are the same are not written again, but linked to its files
+    #[arg(long, value_name = "DIR")]
+    older: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -65,7 +68,7 @@ impl Args {
     /// Takes the backup, and says how large it is.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         // Before the server has begun, and another client's backup has ended for it.
-        NewBackup::check_folder(&self.to).map_err(anyhow::Error::msg)?;
+        NewBackup::check_folders(&self.to, self.older.as_deref()).map_err(anyhow::Error::msg)?;
         let place = self.server.place()?;
         let (mut client, login) = self.server.connect(&place)?;
         login.map(granted).transpose()?;
@@ -78,13 +81,19 @@ impl Args {
         let bytes = bytes?;
         granted(ended?)?;
         let (to, shards) = (self.to.display(), begun.shards);
-        show(format!("{to}: {bytes} bytes of {shards} shard(s)\n").as_bytes())?;
+        let BackupBytes { all, written } = bytes;
+        let written = match &self.older {
+            Some(older) => format!(", {written} of them not in {}", older.display()),
+            None => String::new(),
+        };
+        show(format!("{to}: {all} bytes of {shards} shard(s){written}\n").as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn take(&self, begun: &Begun, client: &mut Client) -> anyhow::Result<u64> {
+    fn take(&self, begun: &Begun, client: &mut Client) -> anyhow::Result<BackupBytes> {
         let placement = begun.placement.as_deref();
-        let mut folder = NewBackup::begin(&self.to, placement).map_err(anyhow::Error::msg)?;
+        let folder = NewBackup::begin(&self.to, self.older.as_deref(), placement);
+        let mut folder = folder.map_err(anyhow::Error::msg)?;
         for shard in 0..begun.shards {
             let words = ["BACKUP.READ", &begun.backup.to_string(), &shard.to_string()];
             folder

@@ -9,8 +9,8 @@ use redis::{Connection, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -305,6 +305,83 @@ fn a_folder_that_is_there_already_is_filled_where_it_is() {
     }
 }
 
+/// The files that a backup's shards are in, by their numbers.
+fn pieces(backup: &Path) -> Vec<PathBuf> {
+    let shards = (0..).map(|shard| backup.join(format!("shard-{shard}")));
+    let shards = shards.take_while(|shard| shard.exists());
+    let files = shards.flat_map(|shard| fs::read_dir(shard).unwrap());
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_an_older_backup_has_is_not_written_again() {
+    for shards in ["1", "3"] {
+        let place = TempDir::new().unwrap();
+        let at = |name: &str| place.path().join(name);
+        let server = start(&at("data"), shards);
+        let client = &mut server.client(2);
+        // Of any order, so that it cannot be made shorter; 12 MB.
+        let value = |key: u64, round: u64| {
+            let mut state = key << 8 | round | 1;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            (0..3000).map(|_| next()).collect::<Vec<u8>>()
+        };
+        for keys in (0..4000).collect::<Vec<u64>>().chunks(100) {
+            let mut all = redis::pipe();
+            keys.iter().for_each(|&key| {
+                all.set(format!("v|{key:05}"), value(key, 0)).ignore();
+            });
+            let () = all.query(client).unwrap();
+        }
+        succeeds(&back_up(&server, &at("first")));
+        let () = cmd("SET").arg("v|02000").arg(value(2000, 1)).query(client).unwrap();
+        // A piece of the older one is damaged: it is written again.
+        let old = pieces(&at("first"));
+        assert!(old.len() > 5, "{old:?}");
+        fs::write(&old[1], fs::read(&old[1]).unwrap().iter().map(|byte| !byte).collect::<Vec<_>>())
+            .unwrap();
+        let to = at("second");
+        let older = ["--older", place.path().join("first").to_str().unwrap()].map(str::to_owned);
+        let words = ["backup", "-p", &port(&server), "--to", to.to_str().unwrap()];
+        let done = run(&[&words[..], &older.each_ref().map(String::as_str)].concat());
+        succeeds(&done);
+        let text = String::from_utf8(done.stdout).unwrap();
+        let number = |at: usize| text.split(' ').nth(at).unwrap().parse::<u64>().unwrap();
+        assert!(text.contains("of them not in"), "{text}");
+        let new = pieces(&to);
+        let is_shared = |path: &&PathBuf| fs::metadata(path).unwrap().nlink() == 2;
+        let shared: u64 =
+            new.iter().filter(is_shared).map(|path| fs::metadata(path).unwrap().len()).sum();
+        // All but what was damaged, what was changed, and the last piece of each shard.
+        let written = number(6);
+        assert_eq!(written, number(1) - shared, "{text}");
+        let few = 2 + shards.parse::<usize>().unwrap();
+        assert!(new.iter().filter(is_shared).count() + few + 2 >= new.len(), "{text}");
+        assert!(shared > 0 && written > 0, "{text}");
+
+        fs::remove_dir_all(at("first")).unwrap();
+        succeeds(&restore(&to, &at("restored")));
+        let restored = start(&at("restored"), shards);
+        let client = &mut restored.client(2);
+        for key in (0..4000).step_by(7).chain([2000]) {
+            let got: Vec<u8> = cmd("GET").arg(format!("v|{key:05}")).query(client).unwrap();
+            assert_eq!(got, value(key, u64::from(key == 2000)), "{key}");
+        }
+    }
+    // One that is none is refused before a server is asked.
+    let place = TempDir::new().unwrap();
+    let none = place.path().to_str().unwrap();
+    let new = place.path().join("new");
+    let words = ["backup", "-p", "1", "--to", new.to_str().unwrap(), "--older", none];
+    let refused = run(&words);
+    assert!(told(&refused).contains("has no whole backup"), "{}", told(&refused));
+}
+
 #[test]
 fn a_folder_for_a_backup_is_looked_at_before_a_server_is_asked() {
     let place = TempDir::new().unwrap();
@@ -328,20 +405,24 @@ fn what_is_wrong_with_a_backup_is_said() {
     assert!(told(&restore(&at("full"), &at("new"))).contains("has no whole backup"));
     assert!(told(&restore(&at("backup"), &at("full"))).contains("is not empty"));
     assert!(told(&restore(&at("backup"), &at("data"))).contains("is not empty"));
-    let file = at("backup").join("shard-0.data");
-    let good = fs::read(&file).unwrap();
-    fs::write(&file, &good[1..]).unwrap();
+    let pieces = pieces(&at("backup"));
+    let file = &pieces[0];
+    let good = fs::read(file).unwrap();
+    fs::write(file, &good[1..]).unwrap();
     assert!(told(&restore(&at("backup"), &at("new"))).contains("bytes, and had"));
     let mut bad = good.clone();
     bad[good.len() / 2] ^= 1;
-    fs::write(&file, bad).unwrap();
+    fs::write(file, bad).unwrap();
     let why = told(&restore(&at("backup"), &at("new")));
-    assert!(why.contains("shard-0.data: "), "{why}");
+    assert!(why.contains("shard-0/000000-") && why.contains("is damaged"), "{why}");
     assert!(!at("new").exists() && !at("new.restoring").exists());
-    fs::write(&file, good).unwrap();
+    fs::rename(file, at("gone")).unwrap();
+    let why = told(&restore(&at("backup"), &at("new")));
+    assert!(why.contains("bytes, and had"), "{why}");
+    fs::write(file, good).unwrap();
     let manifest = at("backup").join("headwater-backup");
     let text = fs::read_to_string(&manifest).unwrap();
-    for (part, other) in [("format 1", "format 2"), ("shards 1", "shards 2"), ("bytes ", "bytes x")]
+    for (part, other) in [("format 2", "format 3"), ("shards 1", "shards 2"), ("bytes ", "bytes x")]
     {
         fs::write(&manifest, text.replacen(part, other, 1)).unwrap();
         let why = told(&restore(&at("backup"), &at("new")));

@@ -56,15 +56,19 @@ fn a_new_cluster_is_filled_with_a_backup() {
     std::fs::create_dir(&bad).unwrap();
     let (is_done, told) = restore(&cluster, "second", &bad);
     assert!(!is_done && told.contains("has no whole backup"), "{told}");
-    let note = "Headwater backup, format 1\ntaken 1\nshards 2\nbytes 1 1\nplacement no\n";
+    let note = "Headwater backup, format 2\ntaken 1\nshards 2\nbytes 1 1\nplacement no\n";
     std::fs::write(bad.join("headwater-backup"), note).unwrap();
     let (is_done, told) = restore(&cluster, "second", &bad);
     assert!(!is_done && told.contains("has 2 shards"), "{told}");
     std::fs::copy(backup.join("headwater-backup"), bad.join("headwater-backup")).unwrap();
-    let mut bytes = std::fs::read(backup.join("shard-0.data")).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(bad.join("shard-0.data"), bytes).unwrap();
+    std::fs::create_dir(bad.join("shard-0")).unwrap();
+    for (at, piece) in std::fs::read_dir(backup.join("shard-0")).unwrap().enumerate() {
+        let piece = piece.unwrap();
+        let mut bytes = std::fs::read(piece.path()).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= u8::from(at == 0);
+        std::fs::write(bad.join("shard-0").join(piece.file_name()), bytes).unwrap();
+    }
     let (is_done, told) = restore(&cluster, "second", &bad);
     assert!(!is_done && told.contains("damaged"), "{told}");
 

@@ -8,7 +8,7 @@
 //! The key that names the owner is taken first, at revision 0: if anybody has owned the data, or gets there earlier, nothing is restored.
 
 use super::{ClusterAdmin, ClusterError, LOOK};
-use crate::backup;
+use crate::backup::OnlyShard;
 use headwater_jetstream::{ANSWER_TIMEOUT, JetStream, JetStreamBucket, JetStreamLog, Wake};
 use headwater_keep::check_backup;
 use headwater_log::{
@@ -16,16 +16,15 @@ use headwater_log::{
     LogRequest, MessageId, Owner, PutOutcome, RecordHeader, RecordKind, Revision, Sequence,
     SnapshotMark,
 };
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Instant;
 
-/// Bytes that are read of a backup at a time.
-const READ_BYTES: usize = 256 << 10;
+/// Bytes of a backup that are sent at a time.
+const PIECE_BYTES: usize = 256 << 10;
 /// The first sequence of a log that begins behind a snapshot.
 const BEGINS: Sequence = Sequence(2);
 /// The epoch of whoever restores.
@@ -127,15 +126,11 @@ impl ClusterAdmin {
     /// # Errors
     /// The backup is not whole or has several shards, the cluster is not empty, a node is heard, or the servers fail; the sentence says which.
     pub fn restore(&self, folder: &Path) -> Result<RestoredCluster, ClusterError> {
-        let (path, bytes) = backup::only_shard(folder).map_err(failed)?;
-        let open = || {
-            let file = File::open(&path);
-            let file = file.map_err(|why| failed(format_args!("{}: {why}", path.display())))?;
-            Ok::<_, ClusterError>(BufReader::with_capacity(READ_BYTES, file))
-        };
+        let shard = OnlyShard::of(folder).map_err(failed)?;
         // What is damaged would be found by nodes, when it is too late.
-        let checked = check_backup(&mut open()?);
-        let keys = checked.map_err(|why| failed(format_args!("{}: {why}", path.display())))?.keys;
+        let checked = check_backup(&mut shard.open().map_err(failed)?);
+        let keys =
+            checked.map_err(|why| failed(format_args!("{}: {why}", shard.folder.display())))?.keys;
         self.create()?;
         self.expect_empty()?;
         let settings = self.nats.settings().clone();
@@ -148,7 +143,7 @@ impl ClusterAdmin {
 
         let incarnation = RandomState::new().hash_one(1);
         let object = SnapshotMark::object_of(BEGINS, incarnation);
-        filling.store(&object, &mut open()?)?;
+        filling.store(&object, &mut shard.open().map_err(failed)?)?;
         let own = Owner {
             node: String::from(RESTORER),
             address: String::from("nowhere:0"),
@@ -162,12 +157,12 @@ impl ClusterAdmin {
         let (record, checksum) = header.encode(LogId::of(&stream), &own.encode());
         filling.begin_log(self, record)?;
         let position = LogPosition { sequence: BEGINS, checksum };
-        let mark = SnapshotMark { position, bytes, object };
+        let mark = SnapshotMark { position, bytes: shard.bytes, object };
         filling.put(&SnapshotMark::key(0), Revision(0), mark.encode())?;
         let given = Owner { released: true, ..own };
         // A node that has taken it already has waited long enough.
         let _taken = filling.put("owner.0", owned, given.encode());
-        Ok(RestoredCluster { keys, bytes })
+        Ok(RestoredCluster { keys, bytes: shard.bytes })
     }
 
     /// Refuses a cluster that has, or may soon have, data.
@@ -196,7 +191,7 @@ impl Filling {
     /// Stores the backup as a snapshot that nobody names yet.
     fn store(&self, object: &str, from: &mut impl Read) -> Result<(), ClusterError> {
         let mut upload = self.nats.snapshots(0).store(object);
-        let mut piece = vec![0; READ_BYTES];
+        let mut piece = vec![0; PIECE_BYTES];
         loop {
             let some = from.read(&mut piece).map_err(failed)?;
             if some == 0 {

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! DIR/headwater-backup      what is there, as text; written last
-//! DIR/shard-0.data …        what each shard has read out (`headwater_keep`, `backup.rs`)
+//! DIR/shard-0 …             what each shard has read out (`headwater_keep`, `backup.rs`), in pieces (`pieces.rs`)
 //! DIR/headwater-placement   which shard has which keys, where partitions have moved
 //! ```
 //!
 //! ```text
-//! Headwater backup, format 1
+//! Headwater backup, format 2
 //! taken 1795512600          seconds since 1970
 //! shards 3
-//! bytes 102400 99328 51200  of each shard's file
+//! bytes 102400 99328 51200  of each shard
 //! placement yes
 //! ```
 //!
@@ -18,21 +18,24 @@
 //! mount or `.`, and what is above it somebody else's: it is filled in a folder within it, whose entries then move up. As long
 //! as that is there, no server begins with the rest.
 
+mod pieces;
+
+pub use pieces::BackupBytes;
+
 use crate::keeping::{restore_placement, restore_shard};
 use headwater_base::Shard;
+use pieces::{OlderPieces, PieceReader};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, BufReader, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const FILE: &str = "headwater-backup";
 const PLACEMENT: &str = "headwater-placement";
-const FORMAT: &str = "Headwater backup, format 1";
-/// Bytes that are read of a file at a time.
-const READ_BYTES: usize = 256 << 10;
+const FORMAT: &str = "Headwater backup, format 2";
 /// Within a folder of data that was there: what it is to have, until all of it is in its place.
 const RESTORING: &str = "headwater-restoring";
 
@@ -40,7 +43,8 @@ const RESTORING: &str = "headwater-restoring";
 #[derive(Debug)]
 pub struct NewBackup {
     path: PathBuf,
-    bytes: Vec<u64>,
+    older: OlderPieces,
+    bytes: Vec<BackupBytes>,
     has_placement: bool,
 }
 
@@ -77,10 +81,6 @@ fn is_empty(path: &Path) -> Result<bool, String> {
     }
 }
 
-fn data_file(path: &Path, shard: u16) -> PathBuf {
-    path.join(format!("shard-{shard}.data"))
-}
-
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let write = || {
         let mut file = File::create(path)?;
@@ -91,62 +91,68 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), String> {
 }
 
 impl NewBackup {
-    /// Whether [`NewBackup::begin`] would take a folder; nothing is made.
+    /// Whether [`NewBackup::begin`] would take these folders; nothing is made.
     ///
     /// # Errors
-    /// The folder is not empty, or cannot be looked into.
-    pub fn check_folder(path: &Path) -> Result<(), String> {
-        check_empty(path)
+    /// The new folder is not empty, or cannot be looked into; or there is no whole backup in `older`.
+    pub fn check_folders(path: &Path, older: Option<&Path>) -> Result<(), String> {
+        check_empty(path)?;
+        older.map_or(Ok(()), |older| Contents::read(older).map(drop))
     }
 
-    /// Begins a backup in a new folder, or in an empty one.
+    /// Begins a backup in a new folder, or in an empty one. What is the same in the backup in the folder `older` is not written again.
     ///
     /// # Errors
-    /// It is neither, or cannot be made.
-    pub fn begin(path: &Path, placement: Option<&[u8]>) -> Result<Self, String> {
+    /// It is neither, or cannot be made; or there is no whole backup in `older`.
+    pub fn begin(
+        path: &Path,
+        older: Option<&Path>,
+        placement: Option<&[u8]>,
+    ) -> Result<Self, String> {
+        let older = match older {
+            Some(older) => OlderPieces::of(older, Contents::read(older)?.bytes.len())?,
+            None => OlderPieces::default(),
+        };
         make_empty(path)?;
         if let Some(bytes) = placement {
             write_synced(&path.join(PLACEMENT), bytes)?;
         }
-        Ok(Self { path: path.to_owned(), bytes: Vec::new(), has_placement: placement.is_some() })
+        let (path, has_placement) = (path.to_owned(), placement.is_some());
+        Ok(Self { path, older, bytes: Vec::new(), has_placement })
     }
 
-    /// Adds the next shard's bytes, which `next` gives piece by piece; how many there were.
+    /// Adds the next shard's bytes, which `next` gives part by part.
     ///
     /// # Errors
     /// `next` has none, or they cannot be written.
     pub fn add_shard(
         &mut self,
-        mut next: impl FnMut() -> Result<Option<Vec<u8>>, String>,
-    ) -> Result<u64, String> {
-        let path = data_file(&self.path, self.bytes.len() as u16);
-        let mut file = File::create(&path).map_err(describe(&path))?;
-        let mut bytes = 0;
-        while let Some(piece) = next()? {
-            file.write_all(&piece).map_err(describe(&path))?;
-            bytes += piece.len() as u64;
-        }
-        file.sync_all().map_err(describe(&path))?;
-        self.bytes.push(bytes);
-        Ok(bytes)
+        next: impl FnMut() -> Result<Option<Vec<u8>>, String>,
+    ) -> Result<(), String> {
+        let folder = pieces::folder_of(&self.path, self.bytes.len() as u16);
+        self.bytes.push(pieces::write(&folder, &self.older, next)?);
+        Ok(())
     }
 
     /// Notes that all is there; how many bytes.
     ///
     /// # Errors
     /// That cannot be written.
-    pub fn finish(self) -> Result<u64, String> {
+    pub fn finish(self) -> Result<BackupBytes, String> {
         let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut text = format!("{FORMAT}\ntaken {taken}\nshards {}\nbytes", self.bytes.len());
         // What is written into a string is written.
-        self.bytes.iter().for_each(|bytes| _ = write!(text, " {bytes}"));
+        self.bytes.iter().for_each(|bytes| _ = write!(text, " {}", bytes.all));
         let placement = if self.has_placement { "yes" } else { "no" };
         _ = writeln!(text, "\nplacement {placement}");
         let partial = self.path.join(format!("{FILE}.new"));
         write_synced(&partial, text.as_bytes())?;
         let named = fs::rename(&partial, self.path.join(FILE));
         named.and_then(|()| File::open(&self.path)?.sync_all()).map_err(describe(&self.path))?;
-        Ok(self.bytes.iter().sum())
+        Ok(BackupBytes {
+            all: self.bytes.iter().map(|bytes| bytes.all).sum(),
+            written: self.bytes.iter().map(|bytes| bytes.written).sum(),
+        })
     }
 }
 
@@ -193,25 +199,38 @@ impl Contents {
     }
 }
 
-/// The file of the one shard of a backup, and its bytes.
-///
-/// # Errors
-/// There is no whole backup, or it has several shards.
-pub(crate) fn only_shard(backup: &Path) -> Result<(PathBuf, u64), String> {
-    let contents = Contents::read(backup)?;
-    let [bytes] = contents.bytes[..] else {
-        return Err(format!(
-            "{} has {} shards, and a cluster has one shard today",
-            backup.display(),
-            contents.bytes.len()
-        ));
-    };
-    let path = data_file(backup, 0);
-    let found = fs::metadata(&path).map_err(describe(&path))?.len();
-    if found != bytes {
-        return Err(format!("{}: it has {found} bytes, and had {bytes}", path.display()));
+/// The one shard of a backup: it can be read any number of times.
+#[derive(Debug)]
+pub(crate) struct OnlyShard {
+    /// Where it is.
+    pub(crate) folder: PathBuf,
+    /// How many bytes it has.
+    pub(crate) bytes: u64,
+}
+
+impl OnlyShard {
+    /// That of the backup in a folder.
+    ///
+    /// # Errors
+    /// There is no whole backup, or it has several shards.
+    pub(crate) fn of(backup: &Path) -> Result<Self, String> {
+        match Contents::read(backup)?.bytes[..] {
+            [bytes] => Ok(Self { folder: pieces::folder_of(backup, 0), bytes }),
+            ref shards => Err(format!(
+                "{} has {} shards, and a cluster has one shard today",
+                backup.display(),
+                shards.len()
+            )),
+        }
     }
-    Ok((path, bytes))
+
+    /// Reads it from the start.
+    ///
+    /// # Errors
+    /// It is not all there.
+    pub(crate) fn open(&self) -> Result<PieceReader, String> {
+        PieceReader::open(&self.folder, self.bytes)
+    }
 }
 
 /// What was restored.
@@ -319,15 +338,10 @@ fn restore_into(backup: &Path, contents: &Contents, data: &Path) -> Result<Resto
     let shards = contents.bytes.len() as u16;
     let (mut keys, mut plain_keys) = (0, 0);
     for (shard, bytes) in (0..shards).zip(&contents.bytes) {
-        let path = data_file(backup, shard);
-        let file = File::open(&path).map_err(describe(&path))?;
-        let found = file.metadata().map_err(describe(&path))?.len();
-        if found != *bytes {
-            return Err(format!("{}: it has {found} bytes, and had {bytes}", path.display()));
-        }
-        let mut from = BufReader::with_capacity(READ_BYTES, file);
+        let folder = pieces::folder_of(backup, shard);
+        let mut from = PieceReader::open(&folder, *bytes)?;
         let restored = restore_shard(data, Shard(shard), shards, &mut from)
-            .map_err(|why| format!("{}: {why}", path.display()))?;
+            .map_err(|why| format!("{}: {why}", folder.display()))?;
         keys += restored.keys;
         plain_keys += restored.plain_keys;
     }
