@@ -6,6 +6,7 @@
 //! declares has no owner, and is never refused.
 
 use crate::demand::{Access, Demand, Denied};
+use crate::suspensions::Suspensions;
 use crate::users::Users;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -26,6 +27,9 @@ pub enum DefinitionKind {
 }
 
 impl DefinitionKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Join, Self::Flow, Self::Module];
+
     /// Its word.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -89,31 +93,9 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// Whether it gives something that this reads or calls.
-    fn stops(&self, reach: &Reach) -> bool {
-        match self.kind {
-            DefinitionKind::Join => {
-                let reads = |range: &KeyRange| reach.reads.iter().any(|own| own.overlaps(range));
-                self.writes.iter().any(reads)
-            }
-            DefinitionKind::Module => reach.functions.iter().any(|name| self.has_function(name)),
-            // What a flow has written is there.
-            DefinitionKind::Flow => false,
-        }
-    }
-
-    /// Whether it is the module of a function: `module` or `module.export`.
-    #[must_use]
-    pub fn has_function(&self, name: &str) -> bool {
-        let module = name.split('.').next().unwrap_or(name);
-        self.kind == DefinitionKind::Module && self.name == module
-    }
-
-    /// Whether it is a join that gives keys of a range.
-    #[must_use]
-    pub fn gives(&self, range: &KeyRange) -> bool {
-        let overlaps = |own: &KeyRange| own.overlaps(range);
-        self.kind == DefinitionKind::Join && self.writes.iter().any(overlaps)
+    /// What tells it from others.
+    pub(crate) fn id(&self) -> (DefinitionKind, &str) {
+        (self.kind, &self.name)
     }
 }
 
@@ -147,39 +129,50 @@ impl Definitions {
 
     /// Which are refused as these users are.
     #[must_use]
-    pub fn suspended(&self, users: &Users) -> Vec<Suspended> {
-        let mut refused: Vec<Suspended> = Vec::new();
-        let entry = |kind, name: &str, definition: &Definition, reason| Suspended {
-            kind,
-            name: String::from(name),
-            writes: definition.reach.writes.clone(),
-            reason,
-        };
+    pub fn suspended(&self, users: &Users) -> Suspensions {
+        let mut left = Vec::new();
+        let mut found = Vec::new();
         for (kind, name, definition) in self.iter() {
-            if let Some(why) = lost(definition, users) {
-                let reason = format!("the {} '{name}' is refused: {why}", kind.word());
-                refused.push(entry(kind, name, definition, reason));
+            match lost(definition, users) {
+                Some(why) => found.push(refused(kind, name, definition, &why)),
+                None => left.push((kind, name, definition)),
             }
         }
         // What reads what a refused one gives, and so on.
-        loop {
-            let mut more = Vec::new();
-            for (kind, name, definition) in self.iter() {
-                if refused.iter().any(|it| it.kind == kind && it.name == name) {
-                    continue;
-                }
-                if let Some(cause) = refused.iter().find(|it| it.stops(&definition.reach)) {
-                    let (word, cause) = (kind.word(), &cause.reason);
-                    let reason = format!("the {word} '{name}' is refused: {cause}");
-                    more.push(entry(kind, name, definition, reason));
-                }
-            }
-            if more.is_empty() {
-                return refused;
-            }
-            refused.append(&mut more);
+        let mut all = Vec::new();
+        while !found.is_empty() {
+            let causes = Suspensions::new(core::mem::take(&mut found));
+            left.retain(|&(kind, name, definition)| {
+                let cause = causes.behind(&definition.reach);
+                let new = cause.map(|cause| refused(kind, name, definition, &cause.reason));
+                let stays = new.is_none();
+                found.extend(new);
+                stays
+            });
+            all.extend(causes.iter().cloned());
         }
+        Suspensions::new(all)
     }
+
+    /// Whether a definition of this name would leave the refused ones as they are; `None`: that there is none of it any more. It may be that it would
+    /// where this says no.
+    #[must_use]
+    pub fn changes_nothing(
+        kind: DefinitionKind,
+        name: &str,
+        definition: Option<&Definition>,
+        users: &Users,
+        refused: &Suspensions,
+    ) -> bool {
+        let is_fine = |it: &Definition| refused.is_empty() || refused.behind(&it.reach).is_none();
+        refused.get(kind, name).is_none()
+            && definition.is_none_or(|it| is_fine(it) && lost(it, users).is_none())
+    }
+}
+
+fn refused(kind: DefinitionKind, name: &str, definition: &Definition, why: &str) -> Suspended {
+    let reason = format!("the {} '{name}' is refused: {why}", kind.word());
+    Suspended { kind, name: String::from(name), writes: definition.reach.writes.clone(), reason }
 }
 
 /// What the owner of a definition has lost of what it needs.

@@ -232,8 +232,7 @@ impl Admission {
         let mut out = encoder(work);
         out.array(state.definitions.iter().len());
         for (kind, name, definition) in state.definitions.iter() {
-            let mut all = state.suspended().iter();
-            let refused = all.find(|it| it.kind == kind && it.name == name);
+            let refused = state.suspended().get(kind, name);
             out.map(4);
             for (title, text) in [("kind", kind.word()), ("name", name)] {
                 out.bulk(title.as_bytes());

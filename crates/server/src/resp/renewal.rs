@@ -31,7 +31,8 @@ impl ShardService {
 
     /// Has flows rest that are refused now, and go on that were before.
     pub(super) fn refuse_flows(&mut self, before: &SeenUsers) {
-        let is_new = |it: &headwater_acl::Suspended| !before.suspended.contains(it);
+        let is_new =
+            |it: &headwater_acl::Suspended| before.suspended.get(it.kind, &it.name) != Some(it);
         self.admission.seen.are_new = self.admission.seen.suspended.iter().any(is_new);
         let flows = |it: &&headwater_acl::Suspended| it.kind == DefinitionKind::Flow;
         for flow in before.suspended.iter().filter(flows) {

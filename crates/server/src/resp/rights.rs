@@ -272,7 +272,6 @@ impl Admission {
         command: &Command<'_>,
         needs: &[Demand<'_>],
     ) -> Result<(), NotAllowed> {
-        let mut all = self.seen.suspended.iter();
         let why = match command {
             Command::Data(Data::Functions(
                 Functions::Call { name, .. } | Functions::Range { name, .. },
@@ -281,10 +280,7 @@ impl Admission {
                 Flows::Pause { name, paused: false }
                 | Flows::Retry { name, .. }
                 | Flows::Replay { name, .. },
-            )) => {
-                let flow = all.find(|it| it.kind == DefinitionKind::Flow && it.name == *name);
-                flow.map(|it| &*it.reason)
-            }
+            )) => self.seen.suspended.get(DefinitionKind::Flow, name).map(|it| &*it.reason),
             // It shows what is asked, which is refused on its own.
             Command::Server(Server::Monitor) => return Ok(()),
             _ => None,
@@ -309,8 +305,7 @@ impl Admission {
     /// Why a function is refused to everybody.
     pub(crate) fn suspended_function(&self, name: &[u8]) -> Option<&str> {
         let name = String::from_utf8_lossy(name);
-        let module = self.seen.suspended.iter().find(|it| it.has_function(&name));
-        module.map(|it| &*it.reason)
+        self.seen.suspended.module_of(&name).map(|it| &*it.reason)
     }
 
     /// Why one of these keys or ranges is refused to everybody.
@@ -320,9 +315,6 @@ impl Admission {
             Demand::Range { range, .. } => Some(range.clone()),
             Demand::Channel(_) | Demand::ChannelPattern(_) | Demand::Command(_) => None,
         });
-        ranges.find_map(|range| {
-            let found = self.seen.suspended.iter().find(|it| it.gives(&range));
-            found.map(|it| &*it.reason)
-        })
+        ranges.find_map(|range| self.seen.suspended.giving(&range).map(|it| &*it.reason))
     }
 }

@@ -16,8 +16,8 @@ pub(crate) use file::{read as read_file, write as write_file};
 
 use crate::resp::Origin;
 use headwater_acl::{
-    AclEvent, AclJournal, Definition, DefinitionKind, Definitions, Reach, SetUserError, Suspended,
-    User, Users,
+    AclEvent, AclJournal, Definition, DefinitionKind, Definitions, Reach, SetUserError,
+    Suspensions, User, Users,
 };
 use headwater_command::Id;
 use headwater_node::{DefinitionReach, Owners, Ownership};
@@ -40,7 +40,7 @@ pub(crate) struct RegistryState {
     pub(crate) definitions: Definitions,
     certified: certified::Certified,
     /// The definitions that are refused.
-    suspended: Arc<Vec<Suspended>>,
+    suspended: Arc<Suspensions>,
     /// The users of clients that have asked for a definition, which other shards execute.
     definers: HashMap<Origin, Vec<u8>>,
 }
@@ -50,14 +50,14 @@ pub(crate) struct RegistryState {
 pub(crate) struct SeenUsers {
     pub(crate) version: u64,
     /// The definitions that are refused.
-    pub(crate) suspended: Arc<Vec<Suspended>>,
+    pub(crate) suspended: Arc<Suspensions>,
     /// Some of them were not, at the version before.
     pub(crate) are_new: bool,
 }
 
 impl RegistryState {
     /// The definitions that are refused.
-    pub(crate) fn suspended(&self) -> &Arc<Vec<Suspended>> {
+    pub(crate) fn suspended(&self) -> &Suspensions {
         &self.suspended
     }
 }
@@ -92,10 +92,19 @@ impl UserRegistry {
         Ok(done)
     }
 
-    /// Changes definitions. Rights are renewed only where others are refused than before.
-    fn redefine(&self, change: impl FnOnce(&mut Definitions)) {
+    /// Sets a definition, or removes it. Rights are renewed only where others are refused than before.
+    fn redefine(&self, kind: DefinitionKind, name: &str, definition: Option<Definition>) {
         let mut state = self.lock();
-        change(&mut state.definitions);
+        let state = &mut *state;
+        let (users, refused) = (&state.users, &state.suspended);
+        let same = Definitions::changes_nothing(kind, name, definition.as_ref(), users, refused);
+        match definition {
+            Some(definition) => state.definitions.set(kind, name, definition),
+            None => state.definitions.remove(kind, name),
+        }
+        if same {
+            return;
+        }
         let suspended = state.definitions.suspended(&state.users);
         if *state.suspended != suspended {
             state.suspended = Arc::new(suspended);
@@ -137,13 +146,12 @@ impl UserRegistry {
         owner: Option<Vec<u8>>,
         reach: Reach,
     ) {
-        let definition = Definition { owner, reach };
-        self.redefine(|definitions| definitions.set(kind, name, definition));
+        self.redefine(kind, name, Some(Definition { owner, reach }));
     }
 
     /// Something was dropped.
     pub(crate) fn dropped(&self, kind: DefinitionKind, name: &str) {
-        self.redefine(|definitions| definitions.remove(kind, name));
+        self.redefine(kind, name, None);
     }
 
     /// A client asks for something that other shards execute, and note its user with.
@@ -171,11 +179,10 @@ impl UserRegistry {
 pub(crate) fn owners(registry: Arc<UserRegistry>) -> Box<Owners> {
     Box::new(move |kind, name| {
         let state = registry.lock();
-        let mut all = state.definitions.iter();
-        let found = all.find(|it| it.0.word() == kind && it.1 == name);
-        let owner = found.and_then(|(_, _, definition)| definition.owner.clone());
-        let mut refused = state.suspended().iter();
-        let refused = refused.find(|it| it.kind.word() == kind && it.name == name);
+        let kind = DefinitionKind::ALL.into_iter().find(|known| known.word() == kind);
+        let found = kind.and_then(|kind| state.definitions.get(kind, name));
+        let owner = found.and_then(|definition| definition.owner.clone());
+        let refused = kind.and_then(|kind| state.suspended().get(kind, name));
         Ownership {
             owner: owner.unwrap_or_default(),
             refused: refused.map(|it| it.reason.clone()).unwrap_or_default(),
