@@ -4,7 +4,6 @@ use crate::dead::Looks;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{Difference, ExplainLine, Stop};
-use crate::rows::look;
 use crate::views::Views;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -12,15 +11,14 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::{KeyRange, Limits};
-use headwater_pattern::lens::Look;
 use headwater_pattern::{Mode, containing_range, fixed_slots};
 use headwater_pool::ValueRef;
 use headwater_store::{Scan, TableId};
 
+mod sources;
+
 /// Most source spans and status ranges that one explanation lists.
 const LISTED_MAX: usize = 20;
-/// So many keys are named whose values do not give what a slot is to stand for.
-const UNREADABLE_MAX: usize = 5;
 /// Most tables, and most joins, that one explanation tells of.
 const TOLD_MAX: usize = 200;
 /// Most keys that an explanation looks at for a number of them, and joins for sources that are down: it takes a few milliseconds, whatever it is about. A
@@ -251,8 +249,7 @@ impl Engine {
         }
         // Sources behind the first depend on its keys: their spans are shown unnarrowed.
         let mut hides = false;
-        for (at, (source, table)) in plan.join.sources.iter().zip(&plan.source_tables).enumerate() {
-            let tells = at == plan.value_source() && plan.needs_values();
+        for (at, source) in plan.join.sources.iter().enumerate() {
             let span = containing_range(&plan.join.output, part, &source.pattern, &fixed);
             let shown_source = format!(
                 "{} {}{}",
@@ -265,53 +262,7 @@ impl Engine {
                     hides = true;
                     format!("{shown_source} is hidden: there is no right to read all that it reads")
                 }
-                Some(span) => {
-                    let (mut keys, mut rows) = (0u64, 0u64);
-                    let (mut unreadable, mut useless) = (Vec::new(), Vec::new());
-                    let pool = &self.store.pool;
-                    let mut row = Vec::new();
-                    let part_of_all =
-                        self.look_at_some(*table, &span, budget, &mut |key, value| {
-                            if !source.pattern.matches(key) {
-                                return 0;
-                            }
-                            keys += 1;
-                            let seen = match source.lens.is_some() {
-                                true => look(source, pool, key, value, &mut row),
-                                false => Look::Row,
-                            };
-                            let counts =
-                                seen == Look::Row && (!tells || plan.takes(pool, key, value));
-                            rows += u64::from(counts);
-                            if !counts && seen == Look::Row && useless.len() < UNREADABLE_MAX {
-                                useless.push(shown(key));
-                            }
-                            if seen == Look::Unreadable && unreadable.len() < UNREADABLE_MAX {
-                                unreadable.push(shown(key));
-                            }
-                            match source.lens.is_some() || tells {
-                                true => pool.view(pool.content(value)).len(),
-                                false => 0,
-                            }
-                        });
-                    let read = shown_range(&span);
-                    let mut text = format!(
-                        "{shown_source} reads {read}: {part_of_all}{keys} matching keys stored"
-                    );
-                    if source.lens.is_some() || tells {
-                        text += &format!(", of which {rows} count");
-                    }
-                    if !unreadable.is_empty() {
-                        text += "; the value does not give what a slot is to stand for at ";
-                        text += &unreadable.join(", ");
-                    }
-                    if !useless.is_empty() {
-                        let operator = source.operator;
-                        text += &format!("; the value is nothing that {operator} takes at ");
-                        text += &useless.join(", ");
-                    }
-                    text
-                }
+                Some(span) => self.explain_reading(plan, at, &span, budget, shown_source),
                 None => format!("{shown_source} has nothing to give"),
             };
             lines.push(line(2, "source", text));

@@ -15,7 +15,6 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::key::SEPARATOR;
-use headwater_pattern::lens::Filter;
 use headwater_pattern::{Join, Mode, Pattern};
 use headwater_store::{Store, TableId};
 
@@ -64,7 +63,7 @@ impl Engine {
         }
         for (at, source) in join.sources.iter().enumerate() {
             let filter = source.lens.as_ref().and_then(|lens| lens.filter.as_ref());
-            if filter.is_some_and(Filter::is_contradiction) {
+            if filter.is_some_and(|filter| filter.is_contradiction(&source.pattern)) {
                 let number = at + 1;
                 warnings.push(format!(
                     "nothing can fulfil the conditions of source {number}, so the join gives nothing"

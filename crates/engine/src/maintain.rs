@@ -23,7 +23,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use headwater_base::Limits;
 use headwater_base::key::SEPARATOR;
-use headwater_pattern::{Bindings, Component};
+use headwater_pattern::{Bindings, Component, Operator};
 use headwater_pool::ValueRef;
 use headwater_store::TableId;
 
@@ -234,7 +234,9 @@ impl Engine {
         let rows = source.lens.as_ref().map(|_| rows_of(source, &self.store.pool, key, (old, new)));
         if let Some(rows) = &rows {
             self.counters.unreadable += u64::from(rows.unreadable);
-            if rows.old.is_none() && rows.new.is_none() {
+            // Of a value that is not used otherwise, nothing has changed.
+            let by_rows = matches!(plan.join.operator(), Operator::Index | Operator::Count);
+            if rows.old == rows.new && (by_rows || rows.old.is_none()) {
                 return;
             }
         }

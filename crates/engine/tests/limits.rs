@@ -62,6 +62,47 @@ fn range_ends_may_be_of_any_length() {
     }
 }
 
+/// Where values make keys too long, an explanation names whose.
+#[test]
+fn keys_whose_outputs_are_too_long_are_named() {
+    let mut engine = engine("o|<id>|<x> = index v|<id> as <x>");
+    engine.set(b"v|1", "x".repeat(1024).as_bytes(), Expiry::Never).expect("a key");
+    engine.set(b"v|2", "x".repeat(1019).as_bytes(), Expiry::Never).expect("a key");
+    engine.set(b"v|3", "x".repeat(1025).as_bytes(), Expiry::Never).expect("a key");
+    assert_eq!(keys(&mut engine, b"o|", b"o}").len(), 1);
+    let lines = engine.explain(&KeyRange::new(b"o|", b"o}"));
+    let text = lines.iter().find(|line| line.title == "source").expect("a source").text.clone();
+    assert!(text.contains("3 matching keys stored, of which 1 count"), "{text}");
+    assert!(text.contains("stand for at v|3;"), "{text}");
+    assert!(text.ends_with("would have more than 1024 bytes at v|1"), "{text}");
+}
+
+/// A change of a value that changes nothing of what a join uses of it reaches no output.
+#[test]
+fn what_a_join_does_not_use_of_a_value_updates_nothing() {
+    for (join, output) in [
+        ("o|<c> = index v|<id> as json(.c) <c>", "o|a"),
+        ("o|<c> = count v|<id> as json(.c) <c>", "o|a"),
+        ("o|<id> = count v|<id>|<n> where json(.c) = 'a'", "o|1"),
+    ] {
+        let mut engine = engine(join);
+        let key = if join.contains("<n>") { &b"v|1|1"[..] } else { b"v|1" };
+        let updates = |engine: &Engine| {
+            let stats = engine.stats();
+            stats.counters.iter().find(|(name, _)| *name == "updates_applied").expect("one").1
+        };
+        engine.set(key, br#"{"c":"a","n":1}"#, Expiry::Never).expect("a key");
+        assert_eq!(keys(&mut engine, b"o|", b"o}"), [output.as_bytes().to_vec()]);
+        let before = updates(&engine);
+        engine.set(key, br#"{"c":"a","n":2}"#, Expiry::Never).expect("a key");
+        assert_eq!(updates(&engine), before, "{join}");
+        engine.set(key, br#"{"c":"b","n":2}"#, Expiry::Never).expect("a key");
+        assert!(updates(&engine) > before, "{join}");
+        assert_ne!(keys(&mut engine, b"o|", b"o}"), [output.as_bytes().to_vec()], "{join}");
+        engine.check_invariants();
+    }
+}
+
 /// Outputs whose keys would be too long do not exist, and are counted, whether a read or a write comes to them.
 #[test]
 fn outputs_that_are_too_long_are_counted() {

@@ -17,6 +17,10 @@ mod pages;
 pub use lenses::{BITS_FROM, KEPT_FROM, LENSED_FROM, TALLIED_FROM};
 pub use pages::PAGED_FROM;
 
+/// The first seeds of histories with each kind of joins: simple ones, over values, with `keep`, with `distinct`, `topk` and `percentile`, and
+/// several that give one table.
+pub const FIRST_SEEDS: [u64; 5] = [0, LENSED_FROM, KEPT_FROM, TALLIED_FROM, PAGED_FROM];
+
 /// What the keys and joins of one history are made from.
 pub struct World {
     /// The tables that joins mostly read.

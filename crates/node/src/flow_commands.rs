@@ -373,16 +373,16 @@ fn action_of(
                 .map_err(|error| EngineError::Refused(error.to_string()))?;
             if join.operator() != Operator::Copy {
                 return refused(String::from(
-                    "FANOUT copies: its join has check sources and one copy",
+                    "a flow copies: its join has check sources and one copy",
                 ));
             }
             if join.sources.iter().any(|source| source.lens.is_some()) {
                 return refused(String::from(
-                    "FANOUT takes keys as they are: `as` and `where` are for cache joins",
+                    "a flow copies keys as they are: `as` and `where` are for cache joins",
                 ));
             }
             if !join.sources[join.value_source()].pattern.may_collide(on) {
-                return refused(String::from("what FANOUT copies is not what the flow is ON"));
+                return refused(String::from("what the flow copies is not what it is ON"));
             }
             Action::Fanout(join)
         }

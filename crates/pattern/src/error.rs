@@ -1,7 +1,7 @@
 //! What is wrong with the text of a join, and where.
 //!
 //! Shown as the message with its column, the line of the text it is on, and a caret under the
-//! place. A long line is cut around the caret, so that an error is never much longer than its
+//! place; of a text of several lines the line is named. A long line is cut around the caret, so that an error is never much longer than its
 //! message.
 
 use alloc::string::{String, ToString};
@@ -30,13 +30,9 @@ impl JoinError {
 
     /// The line that the error is on, perhaps cut, and what of it lies before the caret.
     fn line(&self) -> (&str, &str) {
-        // The fields are public: a column beyond the text or within a character must not panic.
-        let mut at = self.column.saturating_sub(1).min(self.text.len());
-        while !self.text.is_char_boundary(at) {
-            at -= 1;
-        }
-        let (before, after) = self.text.split_at(at);
-        let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
+        let (before, after) = self.text.split_at(self.place());
+        let at = before.len();
+        let start = line_start(before);
         let start = match before[start..].char_indices().rev().nth(SHOWN_BEFORE - 1) {
             Some((from, _)) => start + from,
             None => start,
@@ -45,12 +41,33 @@ impl JoinError {
         let end = after[..end].char_indices().nth(SHOWN_AFTER).map_or(end, |(to, _)| to);
         (&self.text[start..at + end], &self.text[start..at])
     }
+
+    /// The byte of the text that the caret is under.
+    fn place(&self) -> usize {
+        // The fields are public: a column beyond the text or within a character must not panic.
+        let mut at = self.column.saturating_sub(1).min(self.text.len());
+        while !self.text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    }
+}
+
+/// Where the last line of a text begins.
+fn line_start(text: &str) -> usize {
+    text.rfind(['\n', '\r']).map_or(0, |end| end + 1)
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (line, before) = self.line();
-        writeln!(f, "column {}: {}", self.column, self.message)?;
+        write!(f, "column {}", self.column)?;
+        if self.text.contains(['\n', '\r']) {
+            let before = &self.text[..self.place()];
+            let lines = before.matches('\n').count() + before.matches('\r').count();
+            write!(f, " of the text, line {}", 1 + lines - before.matches("\r\n").count())?;
+        }
+        writeln!(f, ": {}", self.message)?;
         writeln!(f, "{line}")?;
         for character in before.chars() {
             // A tab is as wide here as in the line above.

@@ -30,6 +30,7 @@ mod filter;
 mod json;
 mod show;
 
+pub(crate) use json::STEPS_MAX;
 pub(crate) use show::{ShownLens, is_plain};
 
 /// Longest component that a value may give.

@@ -247,10 +247,19 @@ impl Pattern {
     /// Length of the shortest key that matches.
     #[must_use]
     pub fn shortest_key_bytes(&self) -> usize {
+        self.shortest_key_bytes_with(&Bindings::new())
+    }
+
+    /// Length of the shortest key that matches under these bindings.
+    #[must_use]
+    pub fn shortest_key_bytes_with(&self, bindings: &Bindings<'_>) -> usize {
         self.components.iter().fold(self.table.len(), |bytes, component| {
             bytes.saturating_add(1).saturating_add(match component {
                 Component::Literal(literal) => literal.len(),
-                Component::Slot { width, .. } => width.unwrap_or(1),
+                Component::Slot { slot, width } => match bindings.get(*slot) {
+                    Some(bound) => bound.len(),
+                    None => width.unwrap_or(1),
+                },
             })
         })
     }

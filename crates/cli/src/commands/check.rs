@@ -4,6 +4,7 @@
 
 use anyhow::{Context, bail, ensure};
 use headwater_model::check::{Kind, Plan, check};
+use headwater_model::generate;
 use headwater_model::server::{Found, Script, check_script, draw, is_in_use};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::Write;
@@ -79,8 +80,17 @@ impl Args {
         };
         let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} histories, {eta} left");
         let bar = ProgressBar::new(seeds).with_style(style?);
-        let plan = Plan::engine(kind, self.seed.unwrap_or(0), seeds, threads);
-        let found = check(&plan, self.most, &mut |done| bar.set_position(done));
+        let mut found = Vec::new();
+        for (first, seeds) in self.parts(kind, seeds) {
+            let before = bar.position();
+            let plan = Plan::engine(kind, first, seeds, threads);
+            let most = self.most - found.len();
+            found.extend(check(&plan, most, &mut |done| bar.set_position(before + done)));
+            if found.len() >= self.most {
+                break;
+            }
+            bar.set_position(before + seeds);
+        }
         bar.finish_and_clear();
         for failure in &found {
             writeln!(out, "{failure}")?;
@@ -92,6 +102,17 @@ impl Args {
         let first = found[0].seed;
         writeln!(out, "again: headwater check --seed {first}{flag}")?;
         Ok(ExitCode::FAILURE)
+    }
+
+    /// The first seeds of histories to run, and how many follow each: those from a given seed on, or some with each kind of joins.
+    fn parts(&self, kind: Kind, seeds: u64) -> Vec<(u64, u64)> {
+        let firsts = match (self.seed, kind) {
+            (None, Kind::Plain | Kind::Sources) => &generate::FIRST_SEEDS[..],
+            (seed, _) => return vec![(seed.unwrap_or(0), seeds)],
+        };
+        let (share, more) = (seeds / firsts.len() as u64, seeds % firsts.len() as u64);
+        let parts = (0..).zip(firsts).map(|(at, &first)| (first, share + u64::from(at < more)));
+        parts.filter(|&(_, seeds)| seeds > 0).collect()
     }
 
     /// Runs scripts on running servers.

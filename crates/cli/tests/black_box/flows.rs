@@ -265,8 +265,8 @@ fn flows_that_make_no_sense_are_refused() {
         assert!(said.contains(text), "{said}");
     };
     refuse(&add("a|<x> = copy a|<x>", "loop", "a|<x>"), "loop -> loop");
-    refuse(&add("b|<x> = count a|<x>", "fold", "a|<x>"), "FANOUT copies");
-    refuse(&add("b|<x> = copy c|<x>", "other", "a|<x>"), "not what the flow is ON");
+    refuse(&add("b|<x> = count a|<x>", "fold", "a|<x>"), "a flow copies");
+    refuse(&add("b|<x> = copy c|<x>", "other", "a|<x>"), "is not what it is ON");
     refuse(&add("b|<x> = copy a|<x>", "", "a|<x>"), "a flow's name");
     refuse(&add("b|<x> = copy a|<x>", "f", "no pattern"), "is no pattern");
     let words = ["FLOW.INFO", "none"].map(String::from);

@@ -14,7 +14,7 @@
 //! ```
 
 use super::{Parsed, RawSlot, Reader, Word, found, is_space};
-use crate::lens::{Comparison, Field, Filter, Literal, Operand, Path, Step, is_plain};
+use crate::lens::{Comparison, Field, Filter, Literal, Operand, Path, STEPS_MAX, Step, is_plain};
 use crate::{JoinError, Operator};
 use alloc::boxed::Box;
 use alloc::format;
@@ -149,6 +149,9 @@ impl<'t> Reader<'t> {
         }
         loop {
             let (rest, at) = self.rest();
+            if steps.len() == STEPS_MAX && rest.starts_with(['[', '.']) {
+                return self.fail(at, format!("a path has at most {STEPS_MAX} steps"));
+            }
             if let Some(inner) = rest.strip_prefix('[') {
                 let digits =
                     inner.len() - inner.trim_start_matches(|c: char| c.is_ascii_digit()).len();

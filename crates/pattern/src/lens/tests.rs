@@ -215,13 +215,10 @@ fn names_that_occur_once_and_resemble_others_are_told() {
 #[test]
 fn what_nothing_can_fulfil_is_found() {
     let is_in_vain = |conditions: &str| {
-        let join = join(&format!("x|<u> = copy y|<u> where {conditions}"));
-        join.sources[0]
-            .lens
-            .as_ref()
-            .and_then(|lens| lens.filter.as_ref())
-            .expect("a filter")
-            .is_contradiction()
+        let join = join(&format!("x|<u> = copy y|<u>|<w:3> where {conditions}"));
+        let source = &join.sources[0];
+        let filter = source.lens.as_ref().and_then(|lens| lens.filter.as_ref());
+        filter.expect("a filter").is_contradiction(&source.pattern)
     };
     for conditions in [
         "<u> = 'a' and <u> = 'b'",
@@ -242,6 +239,20 @@ fn what_nothing_can_fulfil_is_found() {
         "json(.a) = 1 and (json(.b) > 'b' and json(.b) < 'a')",
         "(value > 5 and value < 3) or <u> = ''",
         "value > 1 and (<u> = '' or (value > 5 and value < 3))",
+        "value = 5 and value = 'abc'",
+        "value in ('abc', 'x') and value = 5",
+        "<w> = 'four'",
+        "<w> in ('four', 'fiver', 'a')",
+        "<w> prefix 'four'",
+        "not value exists",
+        "not <u> exists",
+        "json(.a) exists and not json(.a) exists",
+        "json(.a) = 5 and not json(.a) exists",
+        "json(.a.b) exists and not json(.a) exists",
+        "json(.a) = 5 and json(.a.b) = 1",
+        "json(.a[0]) prefix 'x' and json(.a[0].b) exists",
+        "json() = 5 and json(.a) exists",
+        "json(.a.b) exists and json(.a[0]) exists",
     ] {
         assert!(is_in_vain(conditions), "{conditions}");
     }
@@ -263,6 +274,18 @@ fn what_nothing_can_fulfil_is_found() {
         "<u> in ('a|b', 'a')",
         "<u> != 'a|b'",
         "(value > 5 and value < 3) or <u> = 'a'",
+        "value = 5 and value in ('5', 'abc')",
+        "<w> in ('four', 'fou')",
+        "<w> = 4 and <w> prefix 'fou'",
+        "value exists and <u> exists",
+        "not json(.a) exists and not json(.b) exists",
+        "not json(.a.b) exists and json(.a) exists",
+        "not json(.a.b) exists and json(.a) = 5",
+        "not (not json(.a) exists) and json(.a) exists",
+        "json(.a) exists and json(.a.b) = 1",
+        "json(.a.b) = 5 and json(.a.c) = 1",
+        "json(.a[0]) = 5 and json(.a[1]) = 1",
+        "json(.a) = 5 and json(.ab.c) = 1",
     ] {
         assert!(!is_in_vain(conditions), "{conditions}");
     }

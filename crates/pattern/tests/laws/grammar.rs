@@ -98,8 +98,12 @@ fn an_error_shows_its_line_and_a_caret() {
     );
     assert_eq!(
         refused("t|<user> =\n\tcheck s|<user>\n\tcopi p|<user>\n"),
-        "column 29: unknown operator `copi`; operators are check (or using), copy, index, map:function, count, sum, min, \
+        "column 29 of the text, line 3: unknown operator `copi`; operators are check (or using), copy, index, map:function, count, sum, min, \
          max, avg, first, last, distinct, distinct~ NUMBER, topk NUMBER, percentile PERCENT\n\tcopi p|<user>\n\t^"
+    );
+    assert_eq!(
+        refused("t|<a> = check s|<a>\r\n\n\r\n copy <a").lines().next(),
+        Some("column 31 of the text, line 4: a table name cannot be a slot")
     );
     // A byte counts for the column, a character for the caret.
     assert_eq!(
@@ -109,7 +113,7 @@ fn an_error_shows_its_line_and_a_caret() {
     // What is missing is missing behind the last word.
     assert_eq!(
         refused("t|<a> = copy  \n "),
-        "column 13: expected a pattern after `copy`, found the end\nt|<a> = copy  \n            ^"
+        "column 13 of the text, line 1: expected a pattern after `copy`, found the end\nt|<a> = copy  \n            ^"
     );
 }
 
@@ -225,7 +229,9 @@ fn every_refusal_names_its_place() {
     for (text, caret, message) in REFUSALS {
         let error = refused(text);
         let mut lines = error.lines();
-        assert_eq!(lines.next(), Some(format!("column {}: {message}", caret.len()).as_str()));
+        let line = if text.contains('\n') { " of the text, line 1" } else { "" };
+        let first = format!("column {}{line}: {message}", caret.len());
+        assert_eq!(lines.next(), Some(first.as_str()));
         assert_eq!(lines.last(), Some(caret), "{error}");
     }
 }
