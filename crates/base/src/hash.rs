@@ -7,7 +7,8 @@
 //! same order in every run. Hashes, and what could be reckoned back to the secret, are shown to nobody.
 //!
 //! [`stable_hash`] is for what is kept or compared elsewhere: checksums, and numbers that stand for words. Keys with equal
-//! stable hashes are easily made, so no table is filed by it.
+//! stable hashes are easily made, so no table is filed by it. What stands for values that clients send and has to be the same
+//! everywhere is hashed under a [`Secret::fixed`].
 
 use core::fmt;
 use core::hash::{BuildHasher, Hasher};
@@ -30,7 +31,7 @@ impl Secret {
 
     /// A secret that is the same in every run, for tests and simulations.
     #[must_use]
-    pub fn fixed(seed: u64) -> Self {
+    pub const fn fixed(seed: u64) -> Self {
         Self(RapidSecrets::seed(seed))
     }
 

@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
-use headwater_base::hash::{Secret, stable_hash};
+use headwater_base::hash::Secret;
 
 /// Parts of the table, each of which grows by itself.
 const PARTS: usize = 64;
@@ -238,7 +238,8 @@ impl Engine {
             Ok(None) | Err(_) => return self.notifications.marks.next_version(),
         };
         // All shards hash alike: a partition may move.
-        OF_VALUE | stable_hash(0, &value)
+        const HASHED: Secret = Secret::fixed(OF_VALUE);
+        OF_VALUE | HASHED.hash(&value)
     }
 
     /// Versions that are given out from now on are greater than `floor`.

@@ -31,7 +31,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ops::Bound;
-use headwater_base::hash::stable_hash;
+use headwater_base::hash::Secret;
 use headwater_base::{Decimal, KeyRange};
 use headwater_pattern::lens::{COMPONENT_BYTES_MAX, Look};
 use headwater_pattern::{Bindings, Operator};
@@ -39,8 +39,8 @@ use headwater_pool::{Pool, ValueRef};
 
 /// A hundred percent, in millionths of one.
 const WHOLE: u128 = 100_000_000;
-/// What hashes of values begin with; a part of what `distinct~` means.
-const SEED: u64 = 0x6469_7374_696e_6374;
+/// How values are hashed; a part of what `distinct~` means, so that it says the same everywhere.
+const HASHED: Secret = Secret::fixed(0x6469_7374_696e_6374);
 /// Bits of a hash that choose a register.
 const REGISTER_BITS: u32 = 14;
 /// Bits of a hash that are left.
@@ -224,7 +224,7 @@ impl Sketch {
 
     /// Enters a value; whether that changed anything.
     fn add(&mut self, item: &[u8]) -> bool {
-        let hash = stable_hash(SEED, item);
+        let hash = HASHED.hash(item);
         let rank = ((hash << REGISTER_BITS).leading_zeros() + 1).min(RANK_BITS) as u8;
         let register = &mut self.registers[(hash >> RANK_BITS) as usize];
         let is_greater = rank > *register;

@@ -2,13 +2,13 @@
 //! frequent, and percentiles.
 
 use crate::number::Number;
-use headwater_base::hash::stable_hash;
+use headwater_base::hash::Secret;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest value that is counted.
 const LONGEST: usize = 1024;
-/// What hashes of values begin with: `distinct` in ASCII.
-const SEED: u64 = 0x6469_7374_696e_6374;
+/// How values are hashed: with `distinct` in ASCII.
+const HASHED: Secret = Secret::fixed(0x6469_7374_696e_6374);
 
 /// The values that count at all.
 fn counted<'a>(items: &[&'a [u8]]) -> Vec<&'a [u8]> {
@@ -30,7 +30,7 @@ pub(crate) fn distinct(items: &[&[u8]], exact: usize) -> Option<Vec<u8>> {
 fn estimate(different: &BTreeSet<&[u8]>) -> u64 {
     let mut registers = vec![0u32; 1 << 14];
     for item in different {
-        let hash = stable_hash(SEED, item);
+        let hash = HASHED.hash(item);
         let register = &mut registers[(hash / (1 << 50)) as usize];
         let rest = hash % (1 << 50);
         // How many of 50 bits are zero before the first one, and one; no more than 50.
