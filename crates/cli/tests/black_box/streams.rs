@@ -199,6 +199,45 @@ fn byte(stream: u64, offset: u64) -> u8 {
 }
 
 #[test]
+fn none_of_many_small_streams_vanishes_while_the_disk_has_room() {
+    let place = tempfile::tempdir().unwrap();
+    let spill = ["--spill", place.path().to_str().unwrap(), "--spill-size", "1gb"];
+    let bound = ["--shards", "1", "--memory", "64mb", "--memory-policy", "allkeys-lru"];
+    let server = Server::start(&[&bound[..], &spill[..]].concat());
+    let client = &mut server.client(2);
+    let (streams, bytes) = (30_000, 5_000);
+    let whole = |stream: u64| (0..bytes).map(|at| byte(stream, at)).collect::<Vec<u8>>();
+    for some in (0..streams).collect::<Vec<u64>>().chunks(100) {
+        let mut all = pipe();
+        for &stream in some {
+            all.cmd("STREAM.APPEND").arg(format!("s{stream}")).arg(whole(stream)).ignore();
+        }
+        let () = all.query(client).unwrap();
+    }
+    let mut ends = 0;
+    for some in (0..streams).collect::<Vec<u64>>().chunks(1000) {
+        let mut all = pipe();
+        some.iter().for_each(|stream| _ = all.cmd("STREAM.LEN").arg(format!("s{stream}")));
+        let found: Vec<u64> = all.query(client).unwrap();
+        ends += found.iter().filter(|end| **end == bytes).count();
+    }
+    assert_eq!(ends as u64, streams);
+    let mut whole_ones = 0;
+    for stream in (0..streams).step_by(37) {
+        match read(client, &format!("s{stream}"), 0, bytes) {
+            Ok(Some(found)) => {
+                assert!(found == whole(stream), "s{stream}");
+                whole_ones += 1;
+            }
+            // The disk was behind.
+            Err(error) => assert_eq!(error.code(), Some("EVICTED"), "{error}"),
+            Ok(None) => panic!("s{stream} has vanished"),
+        }
+    }
+    assert!(whole_ones > streams / 37 / 2, "{whole_ones}");
+}
+
+#[test]
 fn live_streams_keep_their_ends_and_last_parts_while_memory_is_short() {
     let place = tempfile::tempdir().unwrap();
     let spill = ["--spill", place.path().to_str().unwrap(), "--spill-size", "100mb"];

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::loads::LoadedId;
 use crate::status::StatusId;
+use crate::streams::Stream;
 use alloc::vec::Vec;
 use headwater_policy::{Candidate, Heat, Least, Order, SAMPLES, Score};
 use headwater_pool::ValueRef;
@@ -162,7 +163,7 @@ impl Engine {
         let mut keys = self.memory.keys.take()?;
         let volatile = self.memory.policy.volatile;
         let mut least = Least::default();
-        // A key whose value went already gives little memory back, and loses the value: one goes where
+        // A key whose value went already gives little memory back, and loses the value, or where a stream ends: one goes where
         // hardly any others are left.
         let mut of_spilled = Least::default();
         let by_expiry = keys.order() == Order::Expiry;
@@ -171,7 +172,8 @@ impl Engine {
             tables.retain(|&(table, _)| !by_expiry || self.base.is_kept(table));
             let total: u64 = tables.iter().map(|(_, keys)| keys).sum();
             let ends_stay = self.base.streams.len() > 0 && !self.ends_may_go();
-            let most = match (self.base.spilled.len() > 0 || ends_stay, volatile) {
+            let some_stay = self.base.spilled.len() > 0 || self.base.streams.len() > 0;
+            let most = match (some_stay, volatile) {
                 (true, _) => SPILLED_DRAWS,
                 (false, true) => VOLATILE_DRAWS,
                 (false, false) => SAMPLES,
@@ -195,8 +197,8 @@ impl Engine {
                     if (volatile && self.base.expiries.get(key).is_none()) || !self.owns(key) {
                         return;
                     }
-                    let stream = Handle::stream(value).filter(|_| ends_stay);
-                    if stream.is_some_and(|number| !self.base.streams.get(number).is_long()) {
+                    let stream = Handle::stream(value).map(|it| self.base.streams.get(it));
+                    if ends_stay && stream.is_some_and(|stream| !stream.is_long()) {
                         return;
                     }
                     let spilled =
@@ -209,7 +211,7 @@ impl Engine {
                     if gone {
                         score.worth = 0;
                     }
-                    let spares = spilled.is_some() && !gone;
+                    let spares = spilled.is_some() && !gone || stream.is_some_and(Stream::has_gone);
                     drawn += usize::from(!spares);
                     let least = if spares { &mut of_spilled } else { &mut least };
                     if least.is_below(score) {

@@ -5,13 +5,17 @@
 //! is behind the start of what comes later.
 //!
 //! # Cost
-//! A name is remembered by a hash and its end. There are two generations, of [`NAMES_MAX`] names each; when the
-//! younger one is full, the older one is forgotten.
+//! A name is remembered by a hash and its end. There are two generations; when the younger one is full, the older one is forgotten. Each
+//! has [`NAMES_MIN`] names, or more where the memory bound is large: a 128th of it.
 
 use alloc::collections::BTreeMap;
 
-/// How many names a generation has at most.
-pub(super) const NAMES_MAX: usize = 1 << 13;
+/// How many names a generation may have at least.
+pub(super) const NAMES_MIN: usize = 1 << 13;
+/// How many it may have where memory has no bound.
+const NAMES_MAX: usize = 1 << 20;
+/// A generation takes at most this part of the memory bound.
+const SHARE: usize = 128;
 /// What one takes, about.
 const ENTRY_BYTES: usize = 32;
 
@@ -32,12 +36,13 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Notes that a stream is gone.
-    pub(super) fn note(&mut self, name: u64, gone: Gone) {
+    /// Notes that a stream is gone, under a memory bound of so many bytes.
+    pub(super) fn note(&mut self, name: u64, gone: Gone, bound: Option<usize>) {
         if gone.end == 0 {
             return;
         }
-        if self.young.len() >= NAMES_MAX && !self.young.contains_key(&name) {
+        let names = bound.map_or(NAMES_MAX, |bytes| bytes / SHARE / ENTRY_BYTES).max(NAMES_MIN);
+        if self.young.len() >= names && !self.young.contains_key(&name) {
             self.old = core::mem::take(&mut self.young);
         }
         self.young.insert(name, gone);

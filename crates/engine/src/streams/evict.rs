@@ -10,7 +10,7 @@ use crate::engine::Engine;
 /// Last parts of streams may go where they take more than this part of what may be taken.
 const STAYING_SHARE: usize = 8;
 /// A last part of fewer bytes goes with its stream.
-const LAST_BYTES_MIN: usize = 256;
+pub(super) const LAST_BYTES_MIN: usize = 256;
 
 impl Engine {
     /// Puts the oldest chunk of some stream aside; `false` where there is no place or nothing to put.

@@ -130,10 +130,17 @@ impl Streams {
         self.get_mut(number).evicted = true;
     }
 
-    /// Drops a stream and its chunks.
-    fn remove(&mut self, number: u32, pool: &mut Pool, spilling: &mut Spilling) {
+    /// Drops a stream and its chunks, under a memory bound of so many bytes.
+    fn remove(
+        &mut self,
+        number: u32,
+        pool: &mut Pool,
+        spilling: &mut Spilling,
+        bound: Option<usize>,
+    ) {
         if let Some(mut stream) = self.slots[number as usize].take() {
-            self.ends.note(stream.name, Gone { end: stream.end, evicted: stream.evicted });
+            let gone = Gone { end: stream.end, evicted: stream.evicted };
+            self.ends.note(stream.name, gone, bound);
             self.staying -= stream.filed_staying;
             stream.clear(pool, spilling);
             self.long.remove(&number);
@@ -142,9 +149,9 @@ impl Streams {
     }
 
     /// Drops all streams.
-    fn clear(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
+    fn clear(&mut self, pool: &mut Pool, spilling: &mut Spilling, bound: Option<usize>) {
         for stream in self.slots.iter_mut().flatten() {
-            self.ends.note(stream.name, Gone { end: stream.end, evicted: false });
+            self.ends.note(stream.name, Gone { end: stream.end, evicted: false }, bound);
             stream.clear(pool, spilling);
         }
         *self = Self { ends: core::mem::take(&mut self.ends), ..Self::default() };

@@ -278,10 +278,12 @@ impl Engine {
     }
 
     pub(crate) fn drop_stream(&mut self, number: u32) {
-        self.base.streams.remove(number, &mut self.store.pool, &mut self.base.spilling);
+        let (pool, spilling) = (&mut self.store.pool, &mut self.base.spilling);
+        self.base.streams.remove(number, pool, spilling, self.memory.memory_limit());
     }
 
     pub(crate) fn drop_streams(&mut self) {
-        self.base.streams.clear(&mut self.store.pool, &mut self.base.spilling);
+        let (pool, spilling) = (&mut self.store.pool, &mut self.base.spilling);
+        self.base.streams.clear(pool, spilling, self.memory.memory_limit());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::CHUNK_BYTES;
 use super::ends::Gone;
+use super::evict::LAST_BYTES_MIN;
 use crate::spill::{Spilled, Spilling};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -145,6 +146,13 @@ impl Stream {
     pub(crate) fn is_long(&self) -> bool {
         let before = self.chunks.len().checked_sub(2).and_then(|at| self.chunks.get(at));
         before.is_some_and(|chunk| chunk.value().is_some())
+    }
+
+    /// Whether nothing in memory is left of it that could go, and something has gone, to disk or for good.
+    pub(crate) fn has_gone(&self) -> bool {
+        let last = self.chunks.back().and_then(Chunk::value).map_or(0, |value| value.len());
+        let begins = self.chunks.front().map(|chunk| &chunk.body);
+        !self.is_long() && last < LAST_BYTES_MIN && !matches!(begins, Some(Body::Memory(_)))
     }
 
     /// Gives the room of many dropped chunks back.
