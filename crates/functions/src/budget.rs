@@ -1,9 +1,10 @@
 //! The time that the slow calls of one operation may take together.
 //!
 //! An operation may call functions for many outputs. Calls that end within a tick cost nothing here, however many they are: a
-//! read of a hundred thousand outputs is right, if not quick. A slow call makes the next one suspicious, whose
-//! processor time is taken then; what suspicious calls take is added up while they are slow. So a thread that was put aside by the
-//! system is not taken for a function that is slow, and one that spins is stopped after about two calls of the longest time.
+//! read of a hundred thousand outputs is right, if not quick. A slow call makes all that come after it suspicious: their
+//! processor time is taken then, and that of the slow ones is added up. So a thread that was put aside by the
+//! system is not taken for a function that is slow, and one that spins, with each call or with some, is stopped after about two
+//! calls of the longest time.
 
 use crate::clock::TICK;
 use rustix::time::{ClockId, clock_gettime};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 /// What the slow calls of an operation have taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
+    /// A call was slow.
     suspicious: bool,
     spent: Duration,
 }
@@ -45,8 +47,7 @@ impl Budget {
             None => self.suspicious = timed_out || call.at.elapsed() >= TICK,
             Some(before) => {
                 let took = processor_time().saturating_sub(before);
-                self.suspicious = timed_out || took >= TICK;
-                if self.suspicious {
+                if timed_out || took >= TICK {
                     self.spent += took;
                 }
             }

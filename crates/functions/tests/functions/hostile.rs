@@ -284,4 +284,12 @@ fn outputs_of_one_operation_share_the_time_of_slow_calls() {
     assert_eq!(called(&mut host, "quick"), Err(CallError::TimeLimit(5)));
     host.begin_shared();
     assert_eq!(called(&mut host, "quick"), Ok(()));
+    // Quick calls between the slow ones change nothing.
+    let before = calls(&host);
+    for _ in 0..1000 {
+        assert_eq!(called(&mut host, "spin"), Err(CallError::TimeLimit(5)));
+        let _whether_time_is_left = called(&mut host, "quick");
+    }
+    let called = calls(&host) - before;
+    assert!((3..1000).contains(&called), "{called} of 2 000 calls were made");
 }
