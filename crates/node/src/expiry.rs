@@ -2,16 +2,8 @@
 
 use crate::node::Lookups;
 use headwater_base::Millis;
-use headwater_command::{Deadline, ExpireCondition, Expiry, Reply, TimeUnit};
+use headwater_command::{ExpireCondition, Expiry, Reply, TimeUnit};
 use headwater_engine::{Engine, Stop};
-
-/// The moment that a deadline means; one before the epoch is the epoch, which has passed.
-pub(crate) fn moment(deadline: Deadline, now: Millis) -> Millis {
-    match deadline {
-        Deadline::At(millis) => Millis(u64::try_from(millis).unwrap_or(0)),
-        Deadline::After(millis) => Millis(now.0.saturating_add_signed(millis)),
-    }
-}
 
 /// Gives `key` this value until `at`; a moment that has passed leaves the key absent.
 pub(crate) fn set_until(
@@ -31,7 +23,7 @@ pub(crate) fn run(
 ) -> Result<(), Stop> {
     let answer = match *command {
         Expiry::Expire { key, deadline, condition } => {
-            i64::from(expire(engine, key, moment(deadline, engine.now()), condition)?)
+            i64::from(expire(engine, key, deadline.moment(engine.now()), condition)?)
         }
         Expiry::Remaining { key, unit } => {
             let now = engine.now();

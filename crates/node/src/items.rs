@@ -4,7 +4,6 @@
 //! - N3. What can refuse or wait comes before the first change, so that running it again is running
 //!   it once.
 
-use crate::expiry::moment;
 use crate::node::{Node, check_writable};
 use crate::numbers::gather;
 use headwater_base::Millis;
@@ -22,7 +21,7 @@ fn engine_expiry(expiry: SetExpiry, now: Millis) -> Expiry {
     match expiry {
         SetExpiry::Never => Expiry::Never,
         SetExpiry::Keep => Expiry::Keep,
-        SetExpiry::Deadline(deadline) => Expiry::At(moment(deadline, now)),
+        SetExpiry::Deadline(deadline) => Expiry::At(deadline.moment(now)),
     }
 }
 
@@ -31,7 +30,7 @@ fn changed(at: Option<Millis>, expiry: GetExpiry, now: Millis) -> Option<Millis>
     match expiry {
         GetExpiry::Keep => at,
         GetExpiry::Persist => None,
-        GetExpiry::Deadline(deadline) => Some(moment(deadline, now)),
+        GetExpiry::Deadline(deadline) => Some(deadline.moment(now)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Execution of the commands about keys as such.
 
 use crate::dump::{self, PayloadFault};
-use crate::expiry::{moment, set_until};
+use crate::expiry::set_until;
 use crate::node::{Lookups, check_writable, is_there};
 use crate::numbers::integer_of;
 use crate::streams;
@@ -206,7 +206,7 @@ pub(crate) fn restore(
             return Ok(());
         }
         (Ok(value), RestoredExpiry::Deadline(deadline)) => {
-            set_until(engine, key, &value, moment(deadline, engine.now()))?;
+            set_until(engine, key, &value, deadline.moment(engine.now()))?;
         }
         (Ok(value), _) => engine.set(key, &value, Expiry::Never)?,
     }

@@ -1,6 +1,6 @@
 //! Execution of the commands about values.
 
-use crate::expiry::{moment, set_until};
+use crate::expiry::set_until;
 use crate::keys::know_all;
 use crate::node::{Lookups, check_lengths, check_writable, is_there};
 use alloc::vec::Vec;
@@ -71,7 +71,7 @@ fn set_with_options(
                 engine.set(key, value, Expiry::Keep)?;
             }
             SetExpiry::Deadline(deadline) => {
-                set_until(engine, key, value, moment(deadline, engine.now()))?;
+                set_until(engine, key, value, deadline.moment(engine.now()))?;
             }
         }
     }
@@ -131,7 +131,7 @@ pub(crate) fn get_ex(
         GetExpiry::Keep => Ok(()),
         GetExpiry::Persist => engine.set_expiry(key, None).map(|_| ()),
         GetExpiry::Deadline(deadline) => {
-            engine.set_expiry(key, Some(moment(deadline, now))).map(|_| ())
+            engine.set_expiry(key, Some(deadline.moment(now))).map(|_| ())
         }
     }
 }

@@ -389,7 +389,9 @@ fn what_frees_room_is_taken_while_the_disk_has_too_little() {
         let place = folder();
         let server = start(&place, &["--shards", shards]);
         let mut client = server.client(2);
-        for key in ["p|ann|1", "p|ann|2", "p|bob|1", "p|bob|2", "p|cid|1", "p|cid|2", "q|1"] {
+        for key in
+            ["p|ann|1", "p|ann|2", "p|bob|1", "p|bob|2", "p|bob|3", "p|cid|1", "p|cid|2", "q|1"]
+        {
             let _: () = ask(&mut client, &["SET", key, "value"]);
         }
         server.signal(Signal::TERM);
@@ -420,8 +422,13 @@ fn what_frees_room_is_taken_while_the_disk_has_too_little() {
             ask::<Option<String>>(&mut client, &["GETDEL", "p|cid|2"]).as_deref(),
             Some("value")
         );
-        assert_eq!(ask::<u64>(&mut client, &["RANGE.DEL", "p|bob|", "p|bob}"]), 2);
-        for refused in [&["APPEND", "q|1", "x"][..], &["PERSIST", "q|1"]] {
+        // To expire at once is to be removed.
+        for words in [&["EXPIRE", "p|bob|1", "0"][..], &["PEXPIREAT", "p|bob|2", "1"]] {
+            assert_eq!(ask::<u64>(&mut client, words), 1);
+            assert!(!ask::<bool>(&mut client, &["EXISTS", words[1]]));
+        }
+        assert_eq!(ask::<u64>(&mut client, &["RANGE.DEL", "p|bob|", "p|bob}"]), 1);
+        for refused in [&["APPEND", "q|1", "x"][..], &["PERSIST", "q|1"], &["EXPIRE", "q|1", "9"]] {
             let error = try_ask::<Value>(&mut client, refused).unwrap_err();
             assert_eq!(error.code(), Some("MISCONF"), "{refused:?}");
         }
@@ -429,7 +436,12 @@ fn what_frees_room_is_taken_while_the_disk_has_too_little() {
             let error = try_ask::<Value>(&mut client, &["RENAME", "q|1", "q|2"]).unwrap_err();
             assert_eq!(error.code(), Some("MISCONF"));
             // A transaction is carried out as a whole, or not at all.
-            for (words, done) in [(&["SET", "q|1", "y"][..], false), (&["DEL", "p|cid|1"], true)] {
+            let parts: [(&[&str], bool); 3] = [
+                (&["SET", "q|1", "y"], false),
+                (&["EXPIRE", "q|1", "9"], false),
+                (&["EXPIRE", "p|cid|1", "-1"], true),
+            ];
+            for (words, done) in parts {
                 let _: () = ask(&mut client, &["MULTI"]);
                 let _: () = ask(&mut client, words);
                 let _: () = ask(&mut client, &["DEL", "q|1"]);

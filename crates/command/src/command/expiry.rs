@@ -1,6 +1,7 @@
 //! Commands about when keys expire.
 
 use super::Deadline;
+use headwater_base::Millis;
 
 /// When EXPIRE and its kin act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +28,14 @@ pub enum TimeUnit {
     Seconds,
     /// In milliseconds.
     Millis,
+}
+
+impl Expiry<'_> {
+    /// Whether it has its key expire at once, and writes nothing else.
+    #[must_use]
+    pub fn removes(&self, now: Millis) -> bool {
+        matches!(self, Self::Expire { deadline, .. } if deadline.moment(now) <= now)
+    }
 }
 
 /// Commands about when keys expire.

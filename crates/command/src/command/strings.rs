@@ -1,6 +1,7 @@
 //! Commands about values.
 
 use crate::args::Args;
+use headwater_base::Millis;
 
 /// A moment as a client gives it, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,6 +10,17 @@ pub enum Deadline {
     After(i64),
     /// Since the Unix epoch.
     At(i64),
+}
+
+impl Deadline {
+    /// When that is; a moment before the epoch is the epoch, which has passed.
+    #[must_use]
+    pub fn moment(self, now: Millis) -> Millis {
+        match self {
+            Self::At(millis) => Millis(u64::try_from(millis).unwrap_or(0)),
+            Self::After(millis) => Millis(now.0.saturating_add_signed(millis)),
+        }
+    }
 }
 
 /// When SET acts.

@@ -242,7 +242,7 @@ impl ShardService {
             }
             return flow;
         }
-        if !self.may_write(spec, work) {
+        if !self.may_write(spec, args, work) {
             self.figures.stats.is_rejected = true;
             self.waits.end_caching(Some(spec), &mut work.connection.session);
             return Flow::Next;

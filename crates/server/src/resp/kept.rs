@@ -6,21 +6,30 @@ use super::{ShardService, Turn, encoder};
 use crate::config::Table;
 use crate::keeping::EmbeddedStore;
 use crate::resp::parts::Stores;
+use headwater_base::Millis;
 use headwater_command::{
-    Command, Data, Flags, Flows, Functions, Joins, Reply, Sources, Spec, Tables,
+    Args, Command, Data, Flags, Flows, Functions, Id, Joins, Reply, Sources, Spec, Tables,
 };
+use headwater_protocol::resp::decode;
 use std::sync::Arc;
 
 impl ShardService {
     /// Whether a command may run: writes are refused while the store cannot take them, or has room for removals alone.
     #[inline]
-    pub(super) fn may_write(&mut self, spec: &Spec, work: &mut Turn<'_>) -> bool {
+    pub(super) fn may_write(
+        &mut self,
+        spec: &'static Spec,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> bool {
         let Some(why) = self.stores.write_refusal() else { return true };
         if self.others.is_redoing() {
             // It was taken before, and room is left for it.
             return true;
         }
-        if !spec.flags.has(Flags::WRITE) || spec.frees_room() && self.stores.takes_removals() {
+        let now = self.node.engine().now();
+        if !spec.flags.has(Flags::WRITE) || self.stores.takes_removals() && removes(spec, args, now)
+        {
             return true;
         }
         encoder(work).error(self.stores.refusal_code(), format_args!("{why}"));
@@ -175,4 +184,12 @@ impl Stores {
         line(out, "data_loaded_keys", facts.loaded_keys);
         line(out, "data_loaded_bytes", facts.loaded_bytes);
     }
+}
+
+/// Whether a request writes by removing alone: a disk that is nearly full has room for it.
+pub(super) fn removes(spec: &'static Spec, args: Args<'_>, now: Millis) -> bool {
+    let expires = matches!(spec.id, Id::Expire | Id::PExpire | Id::ExpireAt | Id::PExpireAt);
+    spec.frees_room()
+        || expires
+            && matches!(decode(spec, args), Ok(Command::Data(Data::Expiry(it))) if it.removes(now))
 }

@@ -5,6 +5,7 @@
 //! transaction has ended, and the embedded store gets nothing of it before: it is one batch there in any case.
 
 use super::bound::QueueRoom;
+use super::kept::removes;
 use super::session::{Queue, Session, Waiting};
 use super::{Flow, ShardService, Turn, encoder, times};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
@@ -57,6 +58,7 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) -> Flow {
         let has_room = self.has_room_to_queue(args, work);
+        let now = self.node.engine().now();
         let clients = &self.settings.lowered.clients;
         let Some(queue) = &mut work.connection.session.queue else {
             return Flow::Next;
@@ -82,7 +84,7 @@ impl ShardService {
         let request = OwnedArgs::of(args);
         queue.bytes += request.reserved_bytes() + size_of::<OwnedArgs>();
         queue.denies_oom |= spec.flags.has(Flags::DENYOOM);
-        queue.stores |= spec.flags.has(Flags::WRITE) && !spec.frees_room();
+        queue.stores |= spec.flags.has(Flags::WRITE) && !removes(spec, args, now);
         queue.requests.push(request);
         encoder(work).simple("QUEUED");
         Flow::Next

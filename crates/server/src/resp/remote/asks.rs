@@ -252,7 +252,7 @@ impl ShardService {
                 self.execute(spec, *args, work)
             }
             Ask::Exec(requests) => {
-                work.connection.session.queue = Some(queue_of(requests));
+                work.connection.session.queue = Some(queue_of(requests, self.node.engine().now()));
                 let exec: OwnedArgs = [&b"EXEC"[..]].into_iter().collect();
                 match table::lookup(b"exec") {
                     Some(spec) => self.execute(spec, exec.args(), work),
@@ -277,7 +277,7 @@ impl ShardService {
                 }
                 encoder(work).array(requests.len());
                 self.begin_transaction();
-                self.run_queue(queue_of(requests), 0, work)
+                self.run_queue(queue_of(requests, self.node.engine().now()), 0, work)
             }
             Ask::Release { transaction, prepared } => {
                 if let Some(remote) = work.connection.session.remote() {

@@ -232,7 +232,7 @@ impl ShardService {
             return Flow::Next;
         }
         if coordinated.is_exec {
-            let mut queue = queue_of(&coordinated.requests);
+            let mut queue = queue_of(&coordinated.requests, self.node.engine().now());
             queue.refused = core::mem::take(&mut coordinated.refused);
             let Some(plan) = self.plan_of_queue(&queue) else { return Flow::Next };
             return self.coordinate_rest(plan, (queue.requests, queue.refused), true, work);

@@ -3,9 +3,11 @@
 
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
+use crate::resp::kept::removes;
 use crate::resp::parts::OtherShards;
 use crate::resp::session::{Queue, Session, TransactionPart, Waiting};
 use crate::resp::{Flow, ShardService, Turn, encoder};
+use headwater_base::Millis;
 use headwater_command::{
     Args, Command, Data, Flags, Joins, Keys, OwnedArgs, Reply, Spec, Strings, Tables, Transaction,
 };
@@ -52,13 +54,13 @@ pub(crate) enum LockTurn {
 }
 
 /// Requests as a transaction queues them.
-pub(super) fn queue_of(requests: &Requests) -> Box<Queue> {
+pub(super) fn queue_of(requests: &Requests, now: Millis) -> Box<Queue> {
     let mut queue = Queue::default();
     for request in requests {
         queue.bytes += request.reserved_bytes() + size_of::<OwnedArgs>();
         if let Ok(spec) = find(request.args()) {
             queue.denies_oom |= spec.flags.has(Flags::DENYOOM);
-            queue.stores |= spec.flags.has(Flags::WRITE) && !spec.frees_room();
+            queue.stores |= spec.flags.has(Flags::WRITE) && !removes(spec, request.args(), now);
         }
         queue.requests.push(request.clone());
     }
@@ -188,7 +190,7 @@ impl ShardService {
         // It was found, and read, where the client is.
         let Ok(spec) = find(args) else { return Ok(Objection::None) };
         let Ok(command) = decode(spec, args) else { return Ok(Objection::None) };
-        if !self.admits(spec, args, &command, work) || !self.may_write(spec, work) {
+        if !self.admits(spec, args, &command, work) || !self.may_write(spec, args, work) {
             return Ok(Objection::None);
         }
         if let Command::Data(Data::Joins(Joins::Add { name, spec, .. })) = command {
