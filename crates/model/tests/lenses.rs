@@ -10,7 +10,7 @@ use headwater_model::subject::Plain;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
-const HISTORIES: u64 = 10_000;
+const HISTORIES: u64 = 2_000;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
     holds_from(LENSED_FROM, kind, share, subject);

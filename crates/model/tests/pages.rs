@@ -14,7 +14,7 @@ use headwater_model::subject::{Plain, Subject};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
-const HISTORIES: u64 = 5_000;
+const HISTORIES: u64 = 2_000;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
     assert_holds(kind, PAGED_FROM, wanted_histories(HISTORIES) / share, subject);
