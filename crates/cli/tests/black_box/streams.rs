@@ -234,7 +234,7 @@ fn none_of_many_small_streams_vanishes_while_the_disk_has_room() {
             Ok(None) => panic!("s{stream} has vanished"),
         }
     }
-    assert!(whole_ones > streams / 37 / 2, "{whole_ones}");
+    assert!(whole_ones > 100, "{whole_ones}");
 }
 
 #[test]
