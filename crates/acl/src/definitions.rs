@@ -154,8 +154,8 @@ impl Definitions {
         Suspensions::new(all)
     }
 
-    /// Whether a definition of this name would leave the refused ones as they are; `None`: that there is none of it any more. It may be that it would
-    /// where this says no.
+    /// Whether the refused definitions stay as they are when the one of this name becomes `definition`, or, with `None`, is removed.
+    /// Where this says no, they may stay all the same.
     #[must_use]
     pub fn changes_nothing(
         kind: DefinitionKind,
@@ -164,9 +164,9 @@ impl Definitions {
         users: &Users,
         refused: &Suspensions,
     ) -> bool {
-        let is_fine = |it: &Definition| refused.is_empty() || refused.behind(&it.reach).is_none();
         refused.get(kind, name).is_none()
-            && definition.is_none_or(|it| is_fine(it) && lost(it, users).is_none())
+            && definition
+                .is_none_or(|it| refused.behind(&it.reach).is_none() && lost(it, users).is_none())
     }
 }
 

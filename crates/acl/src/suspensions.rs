@@ -11,11 +11,11 @@ use headwater_base::key::before_end;
 
 /// A range that a refused join gives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Given {
+struct GivenRange {
     range: KeyRange,
-    /// Whose.
+    /// The join that gives it, by its place among the refused definitions.
     at: usize,
-    /// Of the ranges up to this one, that which reaches farthest.
+    /// The place of the range with the greatest end, among this range and those that begin before it.
     farthest: usize,
 }
 
@@ -25,7 +25,7 @@ pub struct Suspensions {
     /// By kind and name.
     all: Vec<Suspended>,
     /// By their first keys; none is empty.
-    given: Vec<Given>,
+    given: Vec<GivenRange>,
 }
 
 /// Which of two ends of ranges is farther.
@@ -41,7 +41,11 @@ impl Suspensions {
         for (at, refused) in all.iter().enumerate() {
             if refused.kind == DefinitionKind::Join {
                 let ranges = refused.writes.iter().filter(|range| !range.is_empty());
-                given.extend(ranges.map(|range| Given { range: range.clone(), at, farthest: 0 }));
+                given.extend(ranges.map(|range| GivenRange {
+                    range: range.clone(),
+                    at,
+                    farthest: 0,
+                }));
             }
         }
         given.sort_by(|one, other| one.range.first.cmp(&other.range.first));

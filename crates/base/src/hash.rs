@@ -29,7 +29,7 @@ impl Secret {
         Self(RapidSecrets { seed, secrets })
     }
 
-    /// A secret that is the same in every run, for tests and simulations.
+    /// A secret that is the same in every run: for tests and simulations, and for hashes that all servers must agree on.
     #[must_use]
     pub const fn fixed(seed: u64) -> Self {
         Self(RapidSecrets::seed(seed))

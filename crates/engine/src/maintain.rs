@@ -234,7 +234,7 @@ impl Engine {
         let rows = source.lens.as_ref().map(|_| rows_of(source, &self.store.pool, key, (old, new)));
         if let Some(rows) = &rows {
             self.counters.unreadable += u64::from(rows.unreadable);
-            // Of a value that is not used otherwise, nothing has changed.
+            // An `index` or a `count` uses nothing of a value but what is in its row.
             let by_rows = matches!(plan.join.operator(), Operator::Index | Operator::Count);
             if rows.old == rows.new && (by_rows || rows.old.is_none()) {
                 return;

@@ -32,7 +32,7 @@ impl JoinError {
     fn line(&self) -> (&str, &str) {
         let (before, after) = self.text.split_at(self.place());
         let at = before.len();
-        let start = line_start(before);
+        let start = before.rfind(['\n', '\r']).map_or(0, |end| end + 1);
         let start = match before[start..].char_indices().rev().nth(SHOWN_BEFORE - 1) {
             Some((from, _)) => start + from,
             None => start,
@@ -51,11 +51,6 @@ impl JoinError {
         }
         at
     }
-}
-
-/// Where the last line of a text begins.
-fn line_start(text: &str) -> usize {
-    text.rfind(['\n', '\r']).map_or(0, |end| end + 1)
 }
 
 impl fmt::Display for JoinError {

@@ -322,7 +322,7 @@ fn what_an_older_backup_has_is_not_written_again() {
         let at = |name: &str| place.path().join(name);
         let server = start(&at("data"), shards);
         let client = &mut server.client(2);
-        // Of any order, so that it cannot be made shorter; 12 MB.
+        // Random bytes, which the store cannot compress, for 12 MB of files.
         let value = |key: u64, round: u64| {
             let mut state = key << 8 | round | 1;
             let mut next = || {
@@ -346,9 +346,10 @@ fn what_an_older_backup_has_is_not_written_again() {
         fs::write(&old[1], fs::read(&old[1]).unwrap().iter().map(|byte| !byte).collect::<Vec<_>>())
             .unwrap();
         let to = at("second");
-        let older = ["--older", place.path().join("first").to_str().unwrap()].map(str::to_owned);
-        let words = ["backup", "-p", &port(&server), "--to", to.to_str().unwrap()];
-        let done = run(&[&words[..], &older.each_ref().map(String::as_str)].concat());
+        let (first, second) = (at("first"), to.to_str().unwrap());
+        let older = ["--older", first.to_str().unwrap()];
+        let words = ["backup", "-p", &port(&server), "--to", second];
+        let done = run(&[&words[..], &older].concat());
         succeeds(&done);
         let text = String::from_utf8(done.stdout).unwrap();
         let number = |at: usize| text.split(' ').nth(at).unwrap().parse::<u64>().unwrap();

@@ -11,7 +11,7 @@ use headwater_base::{KeyRange, Limits};
 use headwater_pattern::lens::Look;
 use headwater_pattern::{Bindings, Source};
 
-/// So many keys are named that give nothing, for each reason.
+/// For each reason why keys of a source give nothing, so many of these keys are named at most.
 const NAMED_MAX: usize = 5;
 
 /// The first keys that give nothing for a reason.
@@ -53,7 +53,7 @@ impl Engine {
         let source = plan.source(at);
         let tells = at == plan.value_source() && plan.needs_values();
         let (mut keys, mut rows) = (0u64, 0u64);
-        let [mut unreadable, mut useless, mut too_long] = [const { Named(Vec::new()) }; 3];
+        let [mut unreadable, mut useless, mut too_long] = <[Named; 3]>::default();
         let (pool, mut row) = (&self.store.pool, Vec::new());
         let table = plan.source_tables[at];
         let part_of_all = self.look_at_some(table, span, budget, &mut |key, value| {

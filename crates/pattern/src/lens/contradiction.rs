@@ -94,7 +94,7 @@ fn width_of(pattern: &Pattern, wanted: SlotId) -> Option<usize> {
 fn is_in_vain(operand: &Operand, atoms: &[Atom<'_>], pattern: &Pattern) -> bool {
     let own: Vec<&Filter> =
         atoms.iter().filter(|(of, _)| *of == operand).map(|(_, atom)| *atom).collect();
-    let is_json = matches!(operand, Operand::Field(Field::Json(_)));
+    let is_json = json_of(operand).is_some();
     if is_json && own.iter().fold(u8::MAX, |kinds, atom| kinds & kinds_of(atom)) == 0 {
         return true;
     }

@@ -87,8 +87,7 @@ fn find_all<'v>(document: &'v [u8], paths: &[&Path]) -> Vec<Option<&'v str>> {
     let mut found = alloc::vec![None; paths.len()];
     let Ok(text) = core::str::from_utf8(document) else { return found };
     let text = text.trim_matches([' ', '\t', '\r', '\n']);
-    let steps = paths.iter().enumerate().map(|(at, path)| (at, &path.steps[..]));
-    let ways: Vec<_> = steps.collect();
+    let ways: Vec<_> = paths.iter().enumerate().map(|(at, path)| (at, &path.steps[..])).collect();
     for (at, steps) in &ways {
         found[*at] = steps.is_empty().then_some(text);
     }

@@ -103,7 +103,7 @@ impl NewBackup {
     /// Begins a backup in a new folder, or in an empty one. What is the same in the backup in the folder `older` is not written again.
     ///
     /// # Errors
-    /// It is neither, or cannot be made; or there is no whole backup in `older`.
+    /// The folder `path` is not empty or cannot be made, or there is no whole backup in `older`.
     pub fn begin(
         path: &Path,
         older: Option<&Path>,

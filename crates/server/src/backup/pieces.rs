@@ -78,7 +78,7 @@ pub struct BackupBytes {
 }
 
 /// Bytes that come one part at a time.
-struct Parts<F> {
+struct PartsReader<F> {
     next: F,
     part: Vec<u8>,
     at: usize,
@@ -86,7 +86,7 @@ struct Parts<F> {
     failed: Option<String>,
 }
 
-impl<F: FnMut() -> Result<Option<Vec<u8>>, String>> Read for Parts<F> {
+impl<F: FnMut() -> Result<Option<Vec<u8>>, String>> Read for PartsReader<F> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.at == self.part.len() {
             self.at = 0;
@@ -111,7 +111,7 @@ pub(super) fn write(
     next: impl FnMut() -> Result<Option<Vec<u8>>, String>,
 ) -> Result<BackupBytes, String> {
     DirBuilder::new().mode(0o700).create(folder).map_err(describe(folder))?;
-    let mut parts = Parts { next, part: Vec::new(), at: 0, failed: None };
+    let mut parts = PartsReader { next, part: Vec::new(), at: 0, failed: None };
     let (least, usual, most) = PIECE_BYTES;
     let mut bytes = BackupBytes::default();
     let mut cut_short = None;
