@@ -48,7 +48,9 @@ pub fn server_sync(address: &str, page: &str) -> Result<ServerSync, JetStreamErr
 pub(crate) fn fetch(address: &str) -> Result<String, JetStreamError> {
     let url = format!("{}/varz", address.trim_end_matches('/'));
     let timeout = Some(Duration::from_secs(5));
-    let page = ureq::get(&url).config().timeout_global(timeout).build().call();
+    // A limit that includes the lookup of the name would take a thread for each, and end this one where there can be none.
+    let limited = ureq::get(&url).config().timeout_connect(timeout).timeout_recv_response(timeout);
+    let page = limited.timeout_recv_body(timeout).build().call();
     let text = page.and_then(|mut page| page.body_mut().read_to_string());
     text.map_err(|error| JetStreamError(format!("{url} cannot be read: {error}")))
 }
