@@ -128,7 +128,11 @@ impl KeeperQueue {
         }
         let ends_table = lock(&shared.queue).table_wanted;
         let committed = lock(&shared.progress).committed;
-        ends_table || committed < self.told.load(Ordering::Acquire) || self.is_busy()
+        ends_table
+            || committed < self.told.load(Ordering::Acquire)
+            // What is committed stays with the writer until it is counted, and synced where that is due.
+            || shared.holds_turns.load(Ordering::Acquire)
+            || self.is_busy()
     }
 
     /// As [`StoreWatch::is_busy`].

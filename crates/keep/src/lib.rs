@@ -274,6 +274,7 @@ impl Store {
             wanted: AtomicU64::new(0),
             gathered_bytes: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
+            holds_turns: AtomicBool::new(false),
             work: Condvar::new(),
             room: Condvar::new(),
             progress: Mutex::new(progress),

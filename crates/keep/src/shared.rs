@@ -102,6 +102,8 @@ pub(crate) struct Shared {
     /// Bytes of the last table that was ended: the store keeps them in its memory, when they are on disk, too, until it ends
     /// another one, of whichever keyspace.
     pub(crate) retained_bytes: AtomicU64,
+    /// The writer holds operations that it has taken from the queue, in the store or not.
+    pub(crate) holds_turns: AtomicBool,
     /// The writer has something to do.
     pub(crate) work: Condvar,
     /// The queue has become shorter.

@@ -122,6 +122,7 @@ impl Writer {
                     queue.spare.push(turn);
                 }
             }
+            self.shared.holds_turns.store(false, Ordering::Release);
         }
         if !self.shared.failed.load(Ordering::Acquire) {
             let synced = catch_unwind(AssertUnwindSafe(|| self.sync()));
@@ -177,6 +178,7 @@ impl Writer {
                 let turns = take_turns(&mut queue.turns);
                 queue.bytes = queue.turns.iter().map(Turn::bytes).sum();
                 self.shared.room.notify_all();
+                self.shared.holds_turns.store(true, Ordering::Release);
                 return Some(turns);
             }
             if queue.closing {

@@ -3,13 +3,15 @@
 mod common;
 
 use common::{Rng, Told, close, load, open, rounds, value_of};
-use headwater_base::source::{Attributes, BaseStore};
+use headwater_base::source::{Attributes, BaseStore, News, Sink};
 use headwater_base::{KeyRange, Millis};
-use headwater_keep::{Durability, Options, Store, StoreHandle};
+use headwater_keep::{Durability, Feed, Options, Store, StoreHandle, StoreWatch};
 use std::collections::BTreeMap;
-use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use std::{fs, thread};
 
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
@@ -378,4 +380,40 @@ fn writes_are_refused_while_the_disk_is_full() {
 
 fn _assert_send(store: Store) -> impl Send {
     store
+}
+
+struct NobodyListens;
+
+impl Sink for NobodyListens {
+    fn tell(&self, _: News) -> bool {
+        true
+    }
+}
+
+/// Whoever lacks memory waits for a store that is writing: a batch is in memory for as long as its sync takes.
+#[test]
+fn a_store_is_writing_until_what_it_has_written_is_synced() {
+    let place = tempfile::tempdir().unwrap();
+    let options = Options { durability: Durability::Always, ..Options::default() };
+    let watch = Arc::new(OnceLock::<StoreWatch>::new());
+    // The writer's thread wakes the shard as soon as a batch is synced; it holds the batch then.
+    let (seen, at_sync) = channel();
+    let (look, seen) = (watch.clone(), Mutex::new(seen));
+    let waker = Box::new(move || {
+        if let Some(watch) = look.get() {
+            let _gone = seen.lock().unwrap().send(watch.is_writing());
+        }
+    });
+    let (store, _) =
+        Store::open_with(place.path(), options, Feed::Own, Arc::new(NobodyListens), waker).unwrap();
+    let mut keeper = store.keeper();
+    watch.set(keeper.watch()).unwrap();
+    for step in 0..20 {
+        keeper.put(b"p|1", &mut [&*value_of(step, 1000)].into_iter(), Attributes::default());
+        store.commit();
+        assert!(at_sync.recv_timeout(Duration::from_secs(60)).unwrap(), "{step}");
+    }
+    while watch.get().unwrap().is_writing() {
+        thread::yield_now();
+    }
 }

@@ -3,6 +3,7 @@
 use crate::bound::{self, BOUND, Draws, Watched, lines, rounds, value};
 use crate::faults::Faults;
 use crate::support::request;
+use std::time::Instant;
 
 const SHARDS: u16 = 3;
 
@@ -163,11 +164,15 @@ fn huge_values_go_to_disk(fault: Option<&str>, count: u64) {
     if let Some(fault) = fault {
         faults.set(fault);
     }
-    let refused = watched.send(count, 1, |at, draws| {
-        let (key, len) = (format!("huge|{at}"), 500_000 + draws.below(2_000_000));
-        request(&[b"SET", key.as_bytes(), &value(&key, len as usize)])
-    });
-    assert_eq!((refused, &*watched.info()["evicted_clients"]), (0, "0"));
+    for at in 0..count {
+        let began = Instant::now();
+        let refused = watched.send(1, 1, |_, draws| {
+            let (key, len) = (format!("huge|{at}"), 500_000 + draws.below(2_000_000));
+            request(&[b"SET", key.as_bytes(), &value(&key, len as usize)])
+        });
+        assert_eq!(refused, 0, "value {at}, after {:?}: {:?}", began.elapsed(), watched.info());
+    }
+    assert_eq!(watched.info()["evicted_clients"], "0");
 }
 
 #[test]
