@@ -8,6 +8,7 @@
 //! A thread for each post of a lane under way, up to the lane's width. Connections are used again.
 
 mod body;
+mod names;
 mod reach;
 
 pub use body::Message;
@@ -15,6 +16,7 @@ pub use reach::place_of;
 
 use headwater_base::connect::Allowed;
 use headwater_base::text::redact_words;
+use names::Names;
 use reach::Reach;
 use rustls::crypto::ring;
 use std::collections::HashMap;
@@ -24,7 +26,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use ureq::config::Config;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::DefaultConnector;
 
 /// Threads of one lane, whatever its width.
@@ -209,11 +210,11 @@ fn client(certificates: &Path, allowed: Option<&Allowed>) -> Result<Client, Stri
         .max_redirects_will_error(false)
         .max_idle_connections_per_host(THREADS_MAX)
         .build();
+    let connector = DefaultConnector::default();
     let client = match allowed {
-        None => settings.new_agent(),
+        None => ureq::Agent::with_parts(settings, connector, Names),
         Some(allowed) => {
-            let reach = Reach { allowed: allowed.clone(), names: DefaultResolver::default() };
-            ureq::Agent::with_parts(settings, DefaultConnector::default(), reach)
+            ureq::Agent::with_parts(settings, connector, Reach { allowed: allowed.clone() })
         }
     };
     Ok(Box::new(move |post| {

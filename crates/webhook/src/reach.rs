@@ -1,10 +1,11 @@
 //! Where posts go that clients have asked for: to addresses that rules admit, decided on the address that is then connected to.
 
+use crate::names::Names;
 use headwater_base::connect::Allowed;
 use std::io::{Error as IoError, ErrorKind};
 use ureq::config::Config;
 use ureq::http::Uri;
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
 /// Host and port of a URL of http or https, as a post to it takes them.
@@ -23,7 +24,6 @@ pub fn place_of(url: &str) -> Option<(String, u16)> {
 #[derive(Debug)]
 pub(crate) struct Reach {
     pub(crate) allowed: Allowed,
-    pub(crate) names: DefaultResolver,
 }
 
 impl Resolver for Reach {
@@ -42,7 +42,7 @@ impl Resolver for Reach {
             return Err(refused());
         }
         let mut admitted = self.empty();
-        for address in self.names.resolve(uri, config, timeout)?.iter() {
+        for address in Names.resolve(uri, config, timeout)?.iter() {
             if self.allowed.admits(&host, address.ip(), address.port()) {
                 admitted.push(*address);
             }

@@ -226,9 +226,7 @@ impl Gauge {
     #[cold]
     fn wait_for_store(&self, bytes: usize) -> bool {
         if self.lets_others.get() {
-            // A shard that had nothing to give when it was asked has stored something since, or was not asked.
-            let may_gain = || self.common.as_ref().is_some_and(CommonShare::may_gain);
-            let comes = self.is_coming() || may_gain();
+            let comes = self.is_coming();
             self.comes.set(comes);
             if comes {
                 return false;
