@@ -241,6 +241,12 @@ impl Writer {
         let shared = self.shared.clone();
         let asked = lock(&shared.queue).table_wanted;
         if asked && works {
+            if shared.retained_bytes.load(Ordering::Acquire) > 0 {
+                // A table without a record is not ended, and nothing would be let go of.
+                let (batch, state) = (shared.database.batch(), self.state);
+                let done = catch_unwind(AssertUnwindSafe(|| self.commit_state(batch, state)));
+                self.note(done, &VecDeque::new());
+            }
             self.rotate(core::slice::from_ref(&shared.meta));
             shared.retained_bytes.store(0, Ordering::Release);
         }
