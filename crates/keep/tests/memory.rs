@@ -39,7 +39,6 @@ fn what_is_on_disk_leaves_memory_when_it_is_asked_for() {
         let key = format!("p|{at}").into_bytes();
         keeper.put(&key, &mut [&*value].into_iter(), Attributes::default());
         store.commit();
-        drop(value);
         settle();
     }
     let whole = VALUE * VALUES as usize;

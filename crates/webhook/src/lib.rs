@@ -8,7 +8,7 @@
 //! A thread for each post of a lane under way, up to the lane's width. Connections are used again.
 
 mod body;
-mod names;
+mod lookup;
 mod reach;
 
 pub use body::Message;
@@ -16,7 +16,7 @@ pub use reach::place_of;
 
 use headwater_base::connect::Allowed;
 use headwater_base::text::redact_words;
-use names::Names;
+use lookup::HostLookup;
 use reach::Reach;
 use rustls::crypto::ring;
 use std::collections::HashMap;
@@ -212,7 +212,7 @@ fn client(certificates: &Path, allowed: Option<&Allowed>) -> Result<Client, Stri
         .build();
     let connector = DefaultConnector::default();
     let client = match allowed {
-        None => ureq::Agent::with_parts(settings, connector, Names),
+        None => ureq::Agent::with_parts(settings, connector, HostLookup),
         Some(allowed) => {
             ureq::Agent::with_parts(settings, connector, Reach { allowed: allowed.clone() })
         }

@@ -1,6 +1,6 @@
 //! Where posts go that clients have asked for: to addresses that rules admit, decided on the address that is then connected to.
 
-use crate::names::Names;
+use crate::lookup::HostLookup;
 use headwater_base::connect::Allowed;
 use std::io::{Error as IoError, ErrorKind};
 use ureq::config::Config;
@@ -42,7 +42,7 @@ impl Resolver for Reach {
             return Err(refused());
         }
         let mut admitted = self.empty();
-        for address in Names.resolve(uri, config, timeout)?.iter() {
+        for address in HostLookup.resolve(uri, config, timeout)?.iter() {
             if self.allowed.admits(&host, address.ip(), address.port()) {
                 admitted.push(*address);
             }

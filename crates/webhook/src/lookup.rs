@@ -14,11 +14,11 @@ use ureq::unversioned::transport::NextTimeout;
 /// Addresses of one host that are tried: as many as ureq takes.
 const ADDRESSES_MAX: usize = 16;
 
-/// Looks names up.
-#[derive(Debug, Default)]
-pub(crate) struct Names;
+/// Finds the addresses of a host, whichever they are.
+#[derive(Debug)]
+pub(crate) struct HostLookup;
 
-impl Resolver for Names {
+impl Resolver for HostLookup {
     fn resolve(
         &self,
         uri: &Uri,
@@ -70,7 +70,7 @@ mod tests {
                 reason: ureq::Timeout::Global,
                 ..NextTimeout::default()
             };
-            let found = Names.resolve(&uri, &Config::default(), timeout);
+            let found = HostLookup.resolve(&uri, &Config::default(), timeout);
             found.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(resolve("http://127.0.0.1/").unwrap(), ["127.0.0.1:80"]);
