@@ -16,8 +16,8 @@ impl Execution<'_> {
     /// A key that divides the range such that the part before it has about half of the outputs that were found
     /// before the execution was over; nothing where none does.
     pub(crate) fn dividing_key(&self) -> Option<Vec<u8>> {
-        if self.missed > self.values / 4 {
-            // The range is a part already of what these rows are read for: each further part would read them again.
+        if self.missed + self.skipped > (self.values + self.skipped) / 4 {
+            // The range is a part already of what these rows are read for: each further part would read them again, or pass them over.
             return None;
         }
         let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
@@ -91,32 +91,45 @@ pub(crate) fn sample_rows(
     }
 }
 
+/// How many rows lie between a sampled one and the next, `every` on average. Spans may all have as many rows as that, and a fixed step would take
+/// the same place of each.
+fn gap_behind(sampled: usize, every: usize) -> usize {
+    let mixed = (sampled as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
+    1 + (mixed % (2 * every as u64 - 1)) as usize
+}
+
 /// Keys of the value source whose values fulfil no condition, and which would have led into the range: where there are
 /// more of them than a slice has rows, they say where to divide it as outputs do.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// Of how many rows one is taken into the sample; `None`: none is.
+    /// Of about how many rows one is taken into the sample; `None`: none is.
     every: Option<usize>,
     /// As how many rows they count.
     pub(crate) leading: usize,
-    /// From how many on the next one is in the sample.
+    /// From how many on the next one is in the sample. The first of each span would tell nothing of where the others lie.
     next: usize,
-    /// What their output keys begin with.
+    /// What the output keys of those that were sampled begin with, of the execution's other spans as well.
     pub(crate) sample: Vec<Vec<u8>>,
     prefix: Vec<u8>,
 }
 
 impl Refused {
-    pub(crate) fn new(execution: &Execution<'_>, plan: &Plan) -> Self {
+    pub(crate) fn new(execution: &mut Execution<'_>, plan: &Plan) -> Self {
         let is_sliced = execution.rows_max != usize::MAX && execution.pick.is_none();
         let every = (execution.rows_max / SAMPLED).max(1);
         Self {
             every: (is_sliced && plan.has_lens(plan.value_source())).then_some(every),
             leading: 0,
-            next: 0,
-            sample: Vec::new(),
+            next: execution.unsampled,
+            sample: core::mem::take(&mut execution.sample),
             prefix: Vec::new(),
         }
+    }
+
+    /// Gives the sample back, which goes on with the rows of the next span.
+    pub(crate) fn end(self, execution: &mut Execution<'_>) {
+        execution.sample = self.sample;
+        execution.unsampled = self.next.saturating_sub(self.leading);
     }
 
     /// Notes a key that gives no row, and counts as so many.
@@ -132,7 +145,7 @@ impl Refused {
         if leads_into(range, plan, (pattern, key), bindings, &mut self.prefix) {
             if self.leading >= self.next {
                 self.sample.push(self.prefix.clone());
-                self.next = self.leading + every;
+                self.next = self.leading + gap_behind(self.sample.len(), every);
             }
             self.leading += weight;
         }

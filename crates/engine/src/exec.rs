@@ -68,6 +68,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) values: usize,
     /// Rows of the value source of which no output of the range came.
     pub(crate) missed: usize,
+    /// How often keys of the value source were passed over.
+    pub(crate) skipped: usize,
     /// How many rows of the value source, and how many of the check sources, it may visit; with more it is cut.
     pub(crate) rows_max: usize,
     /// Rows that the operation had visited before it.
@@ -90,6 +92,8 @@ pub(crate) struct Execution<'r> {
     pub(crate) step: Option<Step>,
     /// Beginnings of output keys, from the rows of sources that were visited before it was cut.
     pub(crate) sample: Vec<Vec<u8>>,
+    /// How many rows are to be passed before the next is taken into the sample.
+    pub(crate) unsampled: usize,
     /// Where to divide the range, once it is over.
     pub(crate) split: Option<Vec<u8>>,
     /// Rows of sources that were looked at, a span counting as one.
@@ -112,6 +116,7 @@ impl<'r> Execution<'r> {
             rows: 0,
             values: 0,
             missed: 0,
+            skipped: 0,
             rows_max: usize::MAX,
             began: 0,
             ahead: None,
@@ -123,6 +128,7 @@ impl<'r> Execution<'r> {
             stepped: 0,
             step: None,
             sample: Vec::new(),
+            unsampled: 0,
             split: None,
             visited: 0,
         }

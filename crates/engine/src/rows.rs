@@ -21,13 +21,13 @@ use headwater_pattern::{Component, Passing, Source};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, TableId};
 
-/// So many keys of no use are read on end before the next that may be of use is looked for.
-const USELESS_MAX: u32 = 8;
+/// So many times a source's span is entered anew behind keys that are of no use, as part of finding its rows. Each time more counts as a row.
+const SKIPPED_FREE: usize = 8;
 
 /// A key whose value is looked at counts as one row more for each so many bytes of that: reading them takes as long.
 pub(crate) const BYTES_A_ROW: usize = 1024;
 
-/// Takes a key, the row that it gives, if it gives one, its value, and as how many rows it counts.
+/// Takes a key, the row that it gives, if it gives one, its value, and as how many rows it counts: none where what follows was passed over.
 pub(crate) type EachRow<'e> =
     dyn FnMut(&[u8], Option<&[u8]>, ValueRef, usize) -> ControlFlow<()> + 'e;
 
@@ -196,7 +196,10 @@ impl Engine {
         let merged = self.views.catalog.role(table).is_some_and(|role| role.merged > 0);
         let mut row = core::mem::take(&mut self.scratch.row_room);
         let mut unreadable = 0;
-        let mut on_row = |pool: &Pool, key: &[u8], value: ValueRef| {
+        let mut on_row = |pool: &Pool, key: &[u8], value: ValueRef, passed_as: Option<usize>| {
+            if let Some(weight) = passed_as {
+                return each(key, None, value, weight);
+            }
             if source_of.lens.is_none() {
                 return each(key, Some(key), value, 1);
             }
@@ -219,7 +222,7 @@ impl Engine {
             }
             for (key, value) in &rows {
                 if flow.is_continue() {
-                    flow = on_row(&self.store.pool, key, *value);
+                    flow = on_row(&self.store.pool, key, *value, None);
                 }
             }
         } else {
@@ -227,20 +230,18 @@ impl Engine {
             let mut room = core::mem::take(&mut self.scratch.key_room);
             let pool = &self.store.pool;
             let table = self.store.table(table);
-            let mut from = Some(&span.first[..]);
+            let (mut from, mut skipped) = (Some(&span.first[..]), 0);
             while let Some(first) = from.take() {
                 let scan = Scan { pool, first, last: &span.last, reverse: is_reverse };
-                let mut useless = 0;
                 let _ = table.scan(&scan, &mut room, &mut |key, value| {
                     if let Some(next) = passing.and_then(|passing| passing.next(key)) {
-                        useless += 1;
-                        // A few keys more cost less than to look for another place.
-                        if useless > USELESS_MAX {
-                            from = Some(next);
-                            return ControlFlow::Break(());
-                        }
+                        skipped += 1;
+                        let weight = usize::from(skipped > SKIPPED_FREE);
+                        let flow = on_row(pool, key, value, Some(weight));
+                        from = flow.is_continue().then_some(next);
+                        return ControlFlow::Break(());
                     }
-                    on_row(pool, key, value)
+                    on_row(pool, key, value, None)
                 });
             }
             self.scratch.key_room = room;

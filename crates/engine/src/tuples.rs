@@ -129,7 +129,8 @@ impl Engine {
             // What the loops above have visited leaves it as much as they had.
             most => most.saturating_sub(execution.values),
         };
-        let (mut rows_here, mut is_cut, mut ahead) = (0, false, execution.ahead.take());
+        let (mut rows_here, mut skipped, mut is_cut) = (0, 0, false);
+        let mut ahead = execution.ahead.take();
         let (mut refused, mut too_long) = (Refused::new(execution, plan), 0);
         // A row that is one too many is not looked at, and so leads nowhere that is known.
         let mut is_unread = false;
@@ -157,7 +158,8 @@ impl Engine {
                 if is_late {
                     return ControlFlow::Break(());
                 }
-                visited += weight as u64;
+                visited += weight.max(1) as u64;
+                skipped += usize::from(weight == 0);
                 is_cut = (rows_here >= most
                     && (!tuples.tuples.is_empty() || !refused.sample.is_empty()))
                     || rows_here >= gathered_from;
@@ -193,9 +195,10 @@ impl Engine {
         self.counters.outputs_too_long += too_long;
         execution.ahead = ahead;
         execution.values += rows_here;
+        execution.skipped += skipped;
         let looked_at = rows_here - usize::from(is_unread);
         execution.missed += looked_at.saturating_sub(led + refused.leading);
-        execution.sample.append(&mut refused.sample);
+        refused.end(execution);
         execution.rows += rows_here;
         execution.visited += visited;
         self.hold_tuples(&mut tuples, retained, sifted);

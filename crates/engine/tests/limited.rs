@@ -89,7 +89,7 @@ fn a_page_computes_a_page() {
         let mut engine =
             timeline("t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>");
         let all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
-        read_pages(&mut engine, "t", (&all, reverse), 5, (200, 1000), 8000);
+        read_pages(&mut engine, "t", (&all, reverse), 5, (200, 1000), 4000);
         // The first page again, and with a new post.
         set(&mut engine, if reverse { "p|u007|9999999" } else { "p|u007|-1" }, "new");
         let rows = rows_read(&engine);
@@ -117,7 +117,7 @@ fn a_page_of_what_comes_of_other_joins_computes_a_page() {
             engine.join_add(name, text, false).expect("a join");
         }
         let all = page(&mut timeline_all(), "t|ann|", "t|ann}", 1 << 20, reverse);
-        read_pages(&mut engine, "w", (&all, reverse), 3, (400, 2000), 8000);
+        read_pages(&mut engine, "w", (&all, reverse), 3, (400, 2000), 4000);
         set(&mut engine, if reverse { "p|u007|9999999" } else { "p|u007|-1" }, "new");
         let keys = page(&mut engine, "w|ann|", "w|ann}", 20, reverse);
         assert!(keys[0].ends_with("|u007"), "{keys:?}");
@@ -137,7 +137,7 @@ fn what_is_kept_of_a_group_is_what_is_computed() {
         let rows = rows_read(&engine);
         assert_eq!(kept(&mut engine), all[..20]);
         let first = rows_read(&engine) - rows;
-        assert!(first < 8000, "the first read took {first} rows");
+        assert!(first < 4000, "the first read took {first} rows");
         for at in [0, 19, 7] {
             let gone = all.remove(at);
             let (time, poster) =
@@ -146,7 +146,7 @@ fn what_is_kept_of_a_group_is_what_is_computed() {
             let rows = rows_read(&engine);
             assert_eq!(kept(&mut engine), all[..20]);
             let again = rows_read(&engine) - rows;
-            assert!(again < 8000, "a read after a removal took {again} rows");
+            assert!(again < 4000, "a read after a removal took {again} rows");
         }
         // What lies beyond is followed all the same: it may be among the best one day.
         let (end, begin) = if reverse { ("9999999", "-1") } else { ("-1", "9999999") };
@@ -243,7 +243,7 @@ fn a_page_of_what_several_joins_give_computes_a_page() {
             let rows = rows_read(&engine);
             assert_eq!(page(&mut engine, "t|ann|", "t|ann}", 20, reverse), all[..20]);
             let rows = rows_read(&engine) - rows;
-            assert!(rows < 8000, "{texts:?}: a page took {rows} rows");
+            assert!(rows < 4000, "{texts:?}: a page took {rows} rows");
             engine.check_invariants();
         }
     }
@@ -299,7 +299,7 @@ fn a_page_over_many_groups_of_another_join_goes_in_slices() {
     }
     let SlicedPage { keys, slices, most } = page_in_slices(&mut engine, "o|g|", 20, false);
     assert_eq!(keys.len(), 20);
-    assert!(most < 8000, "{most} rows in one of {slices} slices");
+    assert!(most < 4000, "{most} rows in one of {slices} slices");
 }
 
 /// How many rows of sources an operation may look at in one slice.

@@ -281,6 +281,10 @@ impl<S: Service> Reactor<S> {
         if self.time.uptime >= self.checked + CHECK_EVERY {
             self.check_all();
         }
+        // What they may take depends on others as well, and on settings: who has no news may take too much.
+        if self.connections.bytes() > self.service.clients_bytes_max() {
+            self.end_largest_beyond(0, 0);
+        }
     }
 
     /// The turn's end.

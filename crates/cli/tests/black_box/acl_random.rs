@@ -3,6 +3,8 @@
 //! Each value is a word of its own. After each request the words of its answer, and of all that was pushed before it, are compared
 //! with what the user may read at that time; and what has changed, with what it may write. They ask over both protocols, and define
 //! joins and flows of their own: what these give is nobody's while their owner may not give it.
+//!
+//! `HEADWATER_ACL_STEPS` says how many requests each of four trials makes.
 
 use crate::acl::ask;
 use crate::support::{Server, Socket, request};
@@ -526,9 +528,11 @@ impl Trial {
 
 #[test]
 fn nobody_sees_or_changes_what_it_may_not() {
+    let named = std::env::var("HEADWATER_ACL_STEPS").ok();
+    let steps = named.map_or(1500, |steps| steps.parse().expect("a number of steps"));
     for (seed, shards) in [(1, "1"), (2, "3"), (3, "1"), (4, "3")] {
         let mut trial = Trial::begin(seed, shards);
-        for _ in 0..3000 {
+        for _ in 0..steps {
             if trial.draws.below(12) == 0 {
                 trial.change_rights();
             }

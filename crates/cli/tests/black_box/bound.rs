@@ -120,9 +120,8 @@ impl Watched {
         let mut at = 0;
         while at < count {
             let batch = each.min(count - at);
-            let requests: Vec<u8> =
-                (at..at + batch).flat_map(|at| make(at, &mut self.draws)).collect();
-            socket.send(&requests);
+            let requests: Vec<_> = (at..at + batch).map(|at| make(at, &mut self.draws)).collect();
+            socket.send(&requests.concat());
             for line in lines(&mut socket, batch) {
                 match line.as_str() {
                     "+OK" => {}

@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -20,8 +20,9 @@ use tempfile::TempDir;
 pub(crate) const NODES: usize = 3;
 /// Bytes of a log that is purged: few, so that each test purges several times.
 const SNAPSHOT_BYTES: &str = "20000";
-/// One test at a time has six processes: that is enough for a small machine.
-static TURN: Mutex<()> = Mutex::new(());
+/// So many tests at a time have six processes each, which mostly wait: that is enough for a small machine.
+const TURNS: usize = 3;
+static TAKEN: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 pub(crate) const ALL: [usize; SERVERS] = [0, 1, 2];
 
 /// A node as a process; what it prints says whether it owns the shard.
@@ -56,26 +57,43 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Option<Node>>,
     /// Further arguments of each.
     pub(crate) arguments: &'static [&'static str],
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 /// Three NATS servers that are one cluster, and the turn of the test that has them; `None`: there is no `nats-server` on this machine.
-pub(crate) fn servers(sync: &str) -> Option<(Servers, MutexGuard<'static, ()>)> {
+pub(crate) fn servers(sync: &str) -> Option<(Servers, Turn)> {
     let Some(program) = nats_servers::program() else {
         let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
         let mut out = std::io::stderr();
         writeln!(out, "{text}").unwrap();
         return None;
     };
-    let turn = turn();
+    let turn = Turn::take();
     let nats = Servers::start(program, sync);
     nats.wait();
     Some((nats, turn))
 }
 
 /// The turn of a test that has a cluster.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) struct Turn(());
+
+impl Turn {
+    /// Waits until another test may have one.
+    pub(crate) fn take() -> Self {
+        let (taken, is_free) = &TAKEN;
+        let taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = is_free.wait_while(taken, |taken| *taken == TURNS);
+        *wait.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (taken, is_free) = &TAKEN;
+        *taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        is_free.notify_one();
+    }
 }
 
 impl Cluster {
@@ -105,7 +123,7 @@ impl Cluster {
 
     fn start_among(
         arguments: &'static [&'static str],
-        (nats, turn): (Servers, MutexGuard<'static, ()>),
+        (nats, turn): (Servers, Turn),
         link: impl Fn(&Servers, u16) -> Option<Links>,
     ) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();

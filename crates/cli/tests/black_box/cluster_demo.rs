@@ -1,6 +1,6 @@
 //! `headwater demo --cluster`: what it says to try works, also when the owner is killed as it says.
 
-use crate::cluster::{connect, turn};
+use crate::cluster::{Turn, connect};
 use crate::nats_servers;
 use crate::support::{PATIENCE, TempFile, program};
 use redis::Value;
@@ -70,7 +70,7 @@ fn a_cluster_on_one_machine_shows_timelines_also_when_its_owner_is_killed() {
         writeln!(std::io::stderr(), "{text}").unwrap();
         return;
     };
-    let _turn = turn();
+    let _turn = Turn::take();
     let graph = TempFile::new("1 2\n1 3\n2 3\n3 1\n");
     let mut command = program();
     command.args(["demo", "--cluster", "--port", "0", "--posts", "50", "--graph"]);

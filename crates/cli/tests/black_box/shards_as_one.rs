@@ -485,27 +485,42 @@ fn of_clients(client: &mut Connection, figure: &str) -> Vec<usize> {
 
 #[test]
 fn clients_of_all_shards_share_what_they_may_take() {
+    clients_share_what_they_may_take(&several());
+    // With a bound, shards know now and then alone what others' clients take.
+    for _ in 0..8 {
+        clients_share_what_they_may_take(&Server::start(&["--shards", "3", "--memory", "256mb"]));
+    }
+}
+
+/// A figure of INFO.
+fn told(client: &mut Connection, figure: &str) -> usize {
+    let info: String = cmd("INFO").arg("stats").query(client).unwrap();
+    let told = info.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
+    told.unwrap_or_else(|| panic!("no {figure} in {info}")).parse().unwrap()
+}
+
+fn clients_share_what_they_may_take(server: &Server) {
     let (count, part) = (12, 250_000);
-    let server = several();
     let mut client = server.client(3);
     let () = cmd("CLIENT").arg("NO-EVICT").arg("ON").query(&mut client).unwrap();
     let mut wires = Vec::new();
     for number in 0..count {
-        let mut wire = Wire::connect(address(&server), PATIENCE).unwrap();
+        let mut wire = Wire::connect(address(server), PATIENCE).unwrap();
         wire.ask(&["CLIENT", "SETNAME", &format!("c{number}")]).unwrap();
         // A request of which the end is missing.
         let begun = [b"*2\r\n$300000\r\n".to_vec(), vec![b'v'; part]].concat();
         wire.send(&begun, &[]).unwrap();
         wires.push(wire);
     }
-    eventually("all has come", || {
-        let there = of_clients(&mut client, "qbuf");
-        let all = there.len() == count && there.iter().all(|bytes| *bytes >= part);
-        if all { Ok(()) } else { Err(format!("{there:?}")) }
-    });
+    while told(&mut client, "total_net_input_bytes") < count * part {}
     let most = count * part * 2 / 3;
     let () =
         cmd("CONFIG").arg("SET").arg("clients-bytes-max").arg(most).query(&mut client).unwrap();
+    // Nobody sends anything now, and no shard is asked about its clients.
+    eventually("those who take most are ended", || {
+        let ended = told(&mut client, "evicted_clients");
+        if ended >= count / 3 { Ok(()) } else { Err(format!("{ended} are")) }
+    });
     eventually("they take no more than they may", || {
         let left = of_clients(&mut client, "qbuf");
         if left.iter().sum::<usize>() <= most { Ok(()) } else { Err(format!("{left:?}")) }

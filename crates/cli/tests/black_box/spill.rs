@@ -44,7 +44,7 @@ impl Filled {
         for some in keys.chunks(20) {
             let set =
                 |&key: &u64| request(&[b"SET", format!("k{key}").as_bytes(), &value(key, round)]);
-            let requests: Vec<u8> = some.iter().flat_map(set).collect();
+            let requests = some.iter().map(set).collect::<Vec<_>>().concat();
             socket.send(&requests);
             let mut answers = vec![0; 5 * some.len()];
             socket.stream().read_exact(&mut answers).unwrap();
