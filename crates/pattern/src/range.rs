@@ -112,16 +112,19 @@ fn rest_of_prefix<'k>(
     let to_end = last.len() == prefix.len()
         && last[before] == SEPARATOR + 1
         && last[..before] == prefix[..before];
-    if !to_end || stem.contains(&SEPARATOR) || stem.first() == Some(&0xFF) {
+    if !to_end || stem.first() == Some(&0xFF) {
         return None;
     }
+    let len = stem.iter().position(|&byte| byte == SEPARATOR);
+    let value = &stem[..len.unwrap_or(stem.len())];
+    let is_whole = len.is_none();
     match width {
-        Some(width) => (stem.len() <= width).then_some(stem),
+        Some(width) => (is_whole && value.len() <= width).then_some(value),
         // A value that ends early sorts behind the stem if `|` sorts behind what the stem has
-        // there; the shortest such value is the least source key.
+        // there, whatever the components behind it are; the shortest such value is the least source key.
         None => {
-            let shorter = (1..stem.len()).find(|&at| stem[at] < SEPARATOR);
-            Some(&stem[..shorter.unwrap_or(stem.len())])
+            let shorter = (1..value.len()).find(|&at| value[at] < SEPARATOR);
+            shorter.map(|at| &value[..at]).or(is_whole.then_some(value))
         }
     }
 }
@@ -429,14 +432,14 @@ mod tests {
         .collect();
         assert!(joins.len() >= 5);
         let mut short = 0;
-        for _ in 0..200_000 {
+        for _ in 0..300_000 {
             let join = &joins[draw(joins.len())];
             let output = &join.output;
             let mut bytes = |most: usize, from: &[u8]| -> Vec<u8> {
                 (0..draw(most + 1)).map(|_| from[draw(from.len())]).collect()
             };
             let values: Vec<Vec<u8>> = (0..3).map(|_| bytes(1, b"ab")).collect();
-            let stem = bytes(3, b"a{|}~\x00\x7e\xfe\xff059");
+            let stem = bytes(5, b"a{|}~\x00\x7e\xfe\xff059");
             let mut bound = Bindings::new();
             for (slot, name) in join.slots.iter().enumerate() {
                 let value = &values[slot % 3];
