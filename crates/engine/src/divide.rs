@@ -102,7 +102,7 @@ fn gap_behind(sampled: usize, every: usize) -> usize {
 /// more of them than a slice has rows, they say where to divide it as outputs do.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// Of about how many rows one is taken into the sample; `None`: none is.
+    /// The sample takes one of about so many refused rows; none where the execution is not sliced, or its source looks at no values.
     every: Option<usize>,
     /// As how many rows they count.
     pub(crate) leading: usize,

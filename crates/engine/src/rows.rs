@@ -21,7 +21,8 @@ use headwater_pattern::{Component, Passing, Source};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, TableId};
 
-/// So many times a source's span is entered anew behind keys that are of no use, as part of finding its rows. Each time more counts as a row.
+/// How often keys of no use may be passed over within one span of a source for nothing: a few seeks are part of finding the span's rows. Each
+/// further one counts as a row, so that a slice ends however many there are.
 const SKIPPED_FREE: usize = 8;
 
 /// A key whose value is looked at counts as one row more for each so many bytes of that: reading them takes as long.

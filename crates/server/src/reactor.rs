@@ -282,9 +282,7 @@ impl<S: Service> Reactor<S> {
             self.check_all();
         }
         // What they may take depends on others as well, and on settings: who has no news may take too much.
-        if self.connections.bytes() > self.service.clients_bytes_max() {
-            self.end_largest_beyond(0, 0);
-        }
+        self.keep_clients_within_share();
     }
 
     /// The turn's end.
@@ -350,6 +348,12 @@ impl<S: Service> Reactor<S> {
         } else {
             self.end(connection);
         }
+        self.keep_clients_within_share();
+    }
+
+    /// Ends clients where all together take more than they may.
+    #[inline]
+    fn keep_clients_within_share(&mut self) {
         if self.connections.bytes() > self.service.clients_bytes_max() {
             self.end_largest_beyond(0, 0);
         }

@@ -7,7 +7,7 @@
 //! `HEADWATER_ACL_STEPS` says how many requests each of four trials makes.
 
 use crate::acl::ask;
-use crate::support::{Server, Socket, request};
+use crate::support::{Server, Socket, number_from, request};
 use redis::{Connection, Value, from_redis_value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -528,8 +528,7 @@ impl Trial {
 
 #[test]
 fn nobody_sees_or_changes_what_it_may_not() {
-    let named = std::env::var("HEADWATER_ACL_STEPS").ok();
-    let steps = named.map_or(1500, |steps| steps.parse().expect("a number of steps"));
+    let steps = number_from("HEADWATER_ACL_STEPS", 1500);
     for (seed, shards) in [(1, "1"), (2, "3"), (3, "1"), (4, "3")] {
         let mut trial = Trial::begin(seed, shards);
         for _ in 0..steps {

@@ -4,7 +4,7 @@
 //! Each writer writes `1`, `2`, `3` … to the keys of its own in turn, each only once the one before is acknowledged. A state of the server
 //! therefore has every number of a writer up to some number, and none above it: a gap would show shards at different moments.
 
-use crate::support::{Server, program, request};
+use crate::support::{Server, number_from, program, request};
 use redis::{Connection, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -19,10 +19,6 @@ use tempfile::TempDir;
 
 const WRITERS: usize = 3;
 const JOIN: &str = "sums|<writer> = sum n|<writer>|<number>";
-
-fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
 
 fn start(data: &Path, shards: &str) -> Server {
     let data = data.to_str().unwrap();
@@ -149,7 +145,7 @@ fn backups_under_load(shards: &str) {
             scope.spawn(move || write(&mut client, writer, written, stop));
         }
         let _stops = Stops(&stop);
-        for round in 0..number("HEADWATER_BACKUP_ROUNDS", 3) {
+        for round in 0..number_from("HEADWATER_BACKUP_ROUNDS", 3) {
             thread::sleep(Duration::from_millis(150));
             let (backup, data) = (at(&format!("backup {round}")), at(&format!("data {round}")));
             let least = counts(&written);
@@ -214,7 +210,7 @@ fn what_is_killed_leaves_no_backup_and_no_data() {
     for key in 0..400 {
         let () = cmd("SET").arg(key).arg(vec![b'x'; 100_000]).query(client).unwrap();
     }
-    for round in 0..number("HEADWATER_BACKUP_KILLS", 6) {
+    for round in 0..number_from("HEADWATER_BACKUP_KILLS", 6) {
         // Killed: whoever takes it, or the server.
         let backup = at(&format!("backup {round}"));
         let mut child = begin_backing_up(&server, &backup);

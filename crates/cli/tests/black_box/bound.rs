@@ -5,7 +5,7 @@
 //! `--nocapture` it prints the worst ratio of each phase. Where a memory-limited
 //! control group can be made, the kernel watches, too.
 
-use crate::support::{Server, Socket, program, request};
+use crate::support::{Server, Socket, number_from, program, request};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ pub(crate) const BOUND: u64 = 64 << 20;
 
 /// How many times longer than the short version.
 pub(crate) fn rounds() -> u64 {
-    std::env::var("HEADWATER_BOUND_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+    number_from("HEADWATER_BOUND_ROUNDS", 1)
 }
 
 /// SplitMix64.

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 pub(crate) const NODES: usize = 3;
 /// Bytes of a log that is purged: few, so that each test purges several times.
 const SNAPSHOT_BYTES: &str = "20000";
-/// So many tests at a time have six processes each, which mostly wait: that is enough for a small machine.
+/// How many tests may have a cluster at the same time. A cluster is six processes that mostly wait; three clusters are what a small machine bears.
 const TURNS: usize = 3;
 static TAKEN: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 pub(crate) const ALL: [usize; SERVERS] = [0, 1, 2];

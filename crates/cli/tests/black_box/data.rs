@@ -1,6 +1,6 @@
 //! Base data that is kept across restarts: what comes back, what is never lost, and what is refused.
 
-use crate::support::{PATIENCE, Server, name_shards, program, request};
+use crate::support::{PATIENCE, Server, name_shards, number_from, program, request};
 use redis::{Connection, RedisResult, Value, cmd};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::collections::BTreeMap;
@@ -39,11 +39,6 @@ fn info(connection: &mut Connection, name: &str) -> u64 {
     let text: String = ask(connection, &["INFO", "persistence"]);
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:"))).unwrap();
     line.parse().unwrap()
-}
-
-/// A number of rounds: few, unless the environment asks for more.
-fn count(variable: &str, usual: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
 #[test]
@@ -274,7 +269,7 @@ fn the_number_of_shards_stays() {
 #[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn kill_again_and_again(shards: &str, durability: &str) {
     const CLIENTS: u64 = 4;
-    let rounds = count("HEADWATER_KILLS", 5);
+    let rounds = number_from("HEADWATER_KILLS", 5);
     let place = folder();
     let mut acknowledged = [0; CLIENTS as usize];
     // What was sent without being answered may be there after this round's kill, or an earlier one's.
@@ -341,7 +336,7 @@ fn kill_again_and_again(shards: &str, durability: &str) {
 fn base_data_outgrows_memory() {
     const BOUND: u64 = 64 << 20;
     const VALUE: usize = 1000;
-    let times = count("HEADWATER_DATA_TIMES", 3);
+    let times = number_from("HEADWATER_DATA_TIMES", 3);
     let place = folder();
     let arguments = ["--memory", "64mb", "--durability", "none"];
     let server = start(&place, &arguments);

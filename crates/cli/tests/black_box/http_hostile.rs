@@ -1,7 +1,7 @@
 //! The HTTP port, asked by those who want it to stop answering, and web pages that speak HTTP to the other ports.
 
 use crate::http::{address, get};
-use crate::support::{Server, Socket, request};
+use crate::support::{Server, Socket, number_from, request};
 use std::net::TcpStream;
 
 /// A server whose HTTP port is patient for as long as a test may take, or for a moment. Nobody can watch:
@@ -296,11 +296,8 @@ const WORDS: &[&[u8]] = &[
 #[test]
 fn any_bytes_leave_it_answering() {
     let server = server(MOMENT);
-    let setting = |name: &str, otherwise: u64| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-    };
-    let first = setting("HEADWATER_FUZZ_FIRST", 0);
-    for round in first..first + setting("HEADWATER_HTTP_ROUNDS", 500) {
+    let first = number_from("HEADWATER_FUZZ_FIRST", 0);
+    for round in first..first + number_from("HEADWATER_HTTP_ROUNDS", 500) {
         let mut draws = Draws(round);
         let mut bytes = CORPUS[draws.below(CORPUS.len())].to_vec();
         for _ in 0..draws.below(6) {

@@ -4,7 +4,7 @@
 //! `HEADWATER_SHARDS_ROUNDS=1000` compares more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
 
 use crate::bound::Draws;
-use crate::support::{PATIENCE, Server, Socket};
+use crate::support::{PATIENCE, Server, Socket, number_from};
 use std::io::Read;
 use std::time::Instant;
 
@@ -67,10 +67,6 @@ fn answer(socket: &mut Socket, requests: &str) -> String {
         got.extend_from_slice(&some[..count]);
     }
     got.escape_ascii().to_string()
-}
-
-fn number_from(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use crate::faults::Faults;
 use crate::partitions::{home, while_partitions_move};
 use crate::shards::{Draws, JOINS, answer_alike_unwatched, joined_alike, seeds};
-use crate::support::{PATIENCE, Server, program, request};
+use crate::support::{PATIENCE, Server, number_from, program, request};
 use redis::{Connection, RedisResult, Value, cmd};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -20,10 +20,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const SHARDS: u64 = 3;
-
-fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
 
 fn options(place: &TempDir, durability: &str) -> Vec<String> {
     let path = place.path().join("data");
@@ -382,8 +378,8 @@ fn move_until_it_ends(port: u16, seed: u64, ends: &AtomicBool) -> u64 {
 #[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn no_acknowledged_write_is_lost_when_the_server_is_killed_while_partitions_move() {
     const CLIENTS: u64 = 3;
-    let rounds = number("HEADWATER_MOVE_KILLS", 12);
-    let first = number("HEADWATER_MOVE_SEED", 1);
+    let rounds = number_from("HEADWATER_MOVE_KILLS", 12);
+    let first = number_from("HEADWATER_MOVE_SEED", 1);
     let place = TempDir::new().unwrap();
     // What each key may hold.
     let mut known = BTreeMap::<String, Vec<Option<String>>>::new();

@@ -5,7 +5,7 @@
 //! them, `HEADWATER_SERVER_SCRIPT=FILE` a script; `HEADWATER_SERVER_SHARDS=1,3` names the servers,
 //! `HEADWATER_SERVER_WITHOUT=copies,busy` what is left out (`headwater_model::server::draw::SUBJECTS`).
 
-use crate::support::{Server, TempFile, program};
+use crate::support::{Server, TempFile, number_from, program};
 use headwater_model::generate::{BITS_FROM, KEPT_FROM, TALLIED_FROM};
 use headwater_model::server::{Script, check_script, check_seed, draw, run, run_at_once};
 use std::io::{Read, Write};
@@ -23,10 +23,6 @@ fn start(shards: &str) -> Vec<Server> {
     let named = std::env::var("HEADWATER_SERVER_SHARDS");
     let shards = named.unwrap_or_else(|_| shards.to_owned());
     shards.split(',').map(|shards| Server::start(&["--shards", shards])).collect()
-}
-
-fn number_from(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 /// Runs random scripts on servers of so many shards each.

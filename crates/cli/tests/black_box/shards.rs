@@ -3,7 +3,7 @@
 //!
 //! `HEADWATER_SHARDS_ROUNDS=1000` compares more often; `HEADWATER_SHARDS_SEED=7` begins with another seed.
 
-use crate::support::{PATIENCE, Server, request};
+use crate::support::{PATIENCE, Server, number_from, request};
 use redis::{Connection, Parser, Value, cmd};
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -180,10 +180,6 @@ fn sorted(value: Value) -> Value {
         }
         other => other,
     }
-}
-
-fn number_from(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 /// Asks two servers the same, and compares the answers.

@@ -492,13 +492,6 @@ fn clients_of_all_shards_share_what_they_may_take() {
     }
 }
 
-/// A figure of INFO.
-fn told(client: &mut Connection, figure: &str) -> usize {
-    let info: String = cmd("INFO").arg("stats").query(client).unwrap();
-    let told = info.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
-    told.unwrap_or_else(|| panic!("no {figure} in {info}")).parse().unwrap()
-}
-
 fn clients_share_what_they_may_take(server: &Server) {
     let (count, part) = (12, 250_000);
     let mut client = server.client(3);
@@ -512,14 +505,14 @@ fn clients_share_what_they_may_take(server: &Server) {
         wire.send(&begun, &[]).unwrap();
         wires.push(wire);
     }
-    while told(&mut client, "total_net_input_bytes") < count * part {}
+    while stat(&mut client, "total_net_input_bytes") < Some((count * part) as u64) {}
     let most = count * part * 2 / 3;
     let () =
         cmd("CONFIG").arg("SET").arg("clients-bytes-max").arg(most).query(&mut client).unwrap();
     // Nobody sends anything now, and no shard is asked about its clients.
     eventually("those who take most are ended", || {
-        let ended = told(&mut client, "evicted_clients");
-        if ended >= count / 3 { Ok(()) } else { Err(format!("{ended} are")) }
+        let ended = stat(&mut client, "evicted_clients");
+        if ended >= Some(count as u64 / 3) { Ok(()) } else { Err(format!("{ended:?} are")) }
     });
     eventually("they take no more than they may", || {
         let left = of_clients(&mut client, "qbuf");

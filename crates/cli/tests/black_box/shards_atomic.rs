@@ -5,7 +5,7 @@
 
 use crate::partitions::home;
 use crate::shards::Draws;
-use crate::support::Server;
+use crate::support::{Server, number_from};
 use redis::{Connection, RedisResult, Value, cmd};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -17,10 +17,6 @@ use std::thread;
 use std::time::Duration;
 
 const DURABILITIES: [&str; 3] = ["always", "interval", "none"];
-
-fn number(name: &str, usual: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
 
 fn start(data: &Path, shards: u16, durability: &str) -> Server {
     let shards = shards.to_string();
@@ -176,7 +172,7 @@ fn whatever_logs_end_before_their_part_all_of_a_step_is_there_or_nothing() {
         kill(server);
         copy(&data, &after);
         assert_ne!(old, new, "case {at}");
-        let more = number("HEADWATER_ATOMIC_KILLS", 0) > 0;
+        let more = number_from("HEADWATER_ATOMIC_KILLS", 0) > 0;
         for set in 1..7_u32 {
             compose(&made, set, (&after, &before), 3);
             let expected = if set & case.writers == 0 { &old } else { &new };
@@ -303,7 +299,7 @@ fn kills(durability: &str, shards: u16, kills: u64) {
     for number in 0..ACCOUNTS {
         ask(&mut client, &format!("SET a|{number} {EACH}")).unwrap();
     }
-    let mut draws = Draws(number("HEADWATER_ATOMIC_SEED", 1));
+    let mut draws = Draws(number_from("HEADWATER_ATOMIC_SEED", 1));
     let mut rounds = vec![0; CLIENTS as usize];
     for _ in 0..kills {
         let mut client = server.client(2);
@@ -346,7 +342,7 @@ fn kills(durability: &str, shards: u16, kills: u64) {
 
 #[test]
 fn a_kill_leaves_all_of_what_several_shards_do_as_one_step_or_nothing() {
-    let each = number("HEADWATER_ATOMIC_KILLS", 9).div_ceil(3);
+    let each = number_from("HEADWATER_ATOMIC_KILLS", 9).div_ceil(3);
     for (durability, shards) in DURABILITIES.into_iter().zip([2, 3, 4]) {
         kills(durability, shards, each);
     }

@@ -17,6 +17,11 @@ pub(crate) fn program() -> Command {
     command
 }
 
+/// A number that the environment asks for, or the usual one: how much a test tries, or the seed that it begins with.
+pub(crate) fn number_from(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
 /// Has a server of tests have one shard, or as many as `HEADWATER_TEST_SHARDS` says.
 pub(crate) fn name_shards(command: &mut Command) {
     let shards = std::env::var("HEADWATER_TEST_SHARDS");
