@@ -21,6 +21,7 @@ pub mod source;
 pub mod spill;
 pub mod text;
 pub mod time;
+pub mod wire;
 
 pub use decimal::Decimal;
 pub use key::{KeyParts, KeyRange, prefix_end, table_of};

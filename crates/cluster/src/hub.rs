@@ -4,6 +4,7 @@ use crate::Positions;
 use crate::link::{Link, Received};
 use crate::message::{Item, Message, Packet};
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::source::{Change, FetchId, Pair, Position};
@@ -13,6 +14,8 @@ use headwater_base::{KeyRange, Millis, Shard};
 const HEARTBEAT: u64 = 500;
 /// After so many milliseconds without a word from a shard that is needed, the connection begins anew.
 const TIMEOUT: u64 = 4 * HEARTBEAT;
+/// A load from a shard that is lost for so many milliseconds fails.
+const LOST_FOR: u64 = 3_000;
 /// Positions of one life of a shard, for each unit of its epoch.
 const POSITIONS_BITS: u32 = 20;
 
@@ -238,7 +241,7 @@ impl Hub {
 
     fn send(&mut self, to: Shard, message: Message) {
         let (epoch, now) = (self.epoch, self.now);
-        if let Some(link) = self.links.get_mut(&to) {
+        if let Some(link) = self.links.get_mut(&to).filter(|link| link.lost_at.is_none()) {
             self.sent.count(&message);
             self.packets.push((to, link.packet(epoch, now, message)));
         }
@@ -405,10 +408,12 @@ impl Hub {
         asker: Option<(Shard, u64, u64)>,
     ) -> Option<WaitId> {
         let lacks = |(&shard, link): (&Shard, &Link)| {
-            let uses = match used {
-                Some(used) => used.contains(&shard),
-                None => link.follows || !link.loads.is_empty(),
-            };
+            // Nothing is here of a shard that is lost, and it says nothing.
+            let uses = link.lost_at.is_none()
+                && match used {
+                    Some(used) => used.contains(&shard),
+                    None => link.follows || !link.loads.is_empty(),
+                };
             let reflects = if self.depth > 1 {
                 link.reflects.covers(after)
             } else {
@@ -446,12 +451,51 @@ impl Hub {
         for shard in shards {
             let waited = self.waits.values().any(|wait| wait.pending.contains(&shard));
             let Some(link) = self.links.get_mut(&shard) else { continue };
+            if link.lost_at.is_some() {
+                // That is told.
+                continue;
+            }
             link.follows |= waited;
             let is_heard = self.arrived.iter().any(|(from, _)| *from == shard);
             if !is_heard && link.is_silent(now, TIMEOUT) {
                 self.begin_anew(shard);
             } else if link.is_idle(now, HEARTBEAT) {
                 self.send(shard, Message::Ping);
+            }
+        }
+    }
+
+    /// The connection to a shard is lost, as whoever drives this knows: what has not arrived of what it said will not. Nothing that
+    /// was loaded from it is believed; loads wait for a new connection, for a while.
+    pub fn lost(&mut self, with: Shard, now: Millis) {
+        self.now = now;
+        self.arrived.retain(|(from, _)| *from != with);
+        let Some(link) = self.links.get_mut(&with) else { return };
+        if link.lost_at.is_none() {
+            link.begin(link.connection + 1, now);
+            link.lost_at = Some(now);
+            self.restarted(with);
+        }
+    }
+
+    /// There is a connection to a shard again: both begin anew.
+    pub fn found(&mut self, with: Shard, now: Millis) {
+        self.now = now;
+        let Some(link) = self.links.get_mut(&with) else { return };
+        link.lost_at = None;
+        self.begin_anew(with);
+    }
+
+    /// Has loads fail that wait for shards which are lost for long.
+    pub fn give_up_loads(&mut self, now: Millis) {
+        for (&home, link) in &mut self.links {
+            let Some(since) = link.lost_at else { continue };
+            if now.since(since) < LOST_FOR {
+                continue;
+            }
+            for (fetch, _) in core::mem::take(&mut link.loads) {
+                let reason = format!("shard {} has no owner that can be reached", home.0);
+                self.events.push(Event::Loaded { home, fetch, answer: Err(reason) });
             }
         }
     }

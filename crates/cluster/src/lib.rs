@@ -20,6 +20,7 @@
 #![no_std]
 extern crate alloc;
 
+mod codec;
 mod hub;
 mod link;
 mod message;

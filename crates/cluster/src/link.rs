@@ -37,6 +37,8 @@ pub(crate) struct Link {
     received: u64,
     last_sent: Millis,
     last_heard: Millis,
+    /// Since when there is no connection, where that is told.
+    pub(crate) lost_at: Option<Millis>,
     /// Loads that were asked for here and not answered.
     pub(crate) loads: BTreeMap<FetchId, KeyRange>,
     /// Something was loaded from the other.
@@ -62,6 +64,7 @@ impl Link {
             received: 0,
             last_sent: now,
             last_heard: now,
+            lost_at: None,
             loads: BTreeMap::new(),
             follows: false,
             followed: false,
@@ -82,9 +85,10 @@ impl Link {
 
     /// Begins a connection anew; loads that are not answered stay to be asked for again.
     pub(crate) fn begin(&mut self, connection: u64, now: Millis) {
-        let Self { epoch, loads, applied, .. } =
+        let Self { epoch, loads, applied, lost_at, .. } =
             core::mem::replace(self, Self { connection, ..Self::new(now) });
         (self.epoch, self.loads, self.applied) = (epoch, loads, applied);
+        self.lost_at = lost_at;
     }
 
     pub(crate) fn receive(&mut self, packet: Packet, now: Millis) -> Received {

@@ -16,6 +16,18 @@ impl Positions {
         Position(self.0.get(usize::from(shard.0)).copied().unwrap_or(0))
     }
 
+    /// These, from the first shard on.
+    #[must_use]
+    pub fn of(positions: Vec<u64>) -> Self {
+        Self(positions)
+    }
+
+    /// All of them, from the first shard on.
+    #[must_use]
+    pub fn all(&self) -> &[u64] {
+        &self.0
+    }
+
     /// Notes that `shard` has come to `position` at least.
     pub fn reach(&mut self, shard: Shard, position: Position) {
         let at = usize::from(shard.0);

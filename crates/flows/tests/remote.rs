@@ -111,6 +111,13 @@ impl Side {
         }
     }
 
+    /// The connection to the other shard is lost, with what is under way.
+    fn lose(&mut self, with: u16, now: Millis) {
+        for (task, outcome) in self.remote.lost(&self.flows, Shard(with)) {
+            self.flows.finish(&task, outcome, now);
+        }
+    }
+
     fn receive(&mut self, from: u16, message: RemoteMessage, now: Millis) {
         if let Some((task, outcome)) = self.remote.receive(&self.flows, Shard(from), message, 0) {
             self.flows.finish(&task, outcome, now);
@@ -166,11 +173,16 @@ fn parts_are_done_once_over_crashes() {
                     from.flows.append(now, Operation::Set, key.as_bytes(), b"");
                 }
                 _ if draws.below(8) == 0 => {
-                    from.crash();
-                    to.crash();
                     asked.clear();
                     answered.clear();
                     now.0 += 1;
+                    if draws.below(2) == 0 {
+                        from.crash();
+                        to.crash();
+                    } else {
+                        from.lose(1, now);
+                        to.lose(0, now);
+                    }
                 }
                 _ => {}
             }
@@ -184,7 +196,8 @@ fn parts_are_done_once_over_crashes() {
         let part = |at, check: &str| ((at, check.as_bytes().to_vec()), 1);
         let done = (0..end).flat_map(|at| [part(at, "a"), part(at, "b")]);
         assert!(to.effects.clone().into_iter().eq(done), "seed {seed}");
-        // What is done for good is forgotten with the next one.
+        // What is done for good is forgotten with the next one. How far the cursor had come may be known of an earlier batch first.
+        from.sync_all();
         from.sync_all();
         from.flows.append(now, Operation::Set, b"p|w|last", b"");
         let task = from.flows.start(now).unwrap();
@@ -273,6 +286,38 @@ fn a_task_ends_when_all_have_answered_as_the_worst_of_them_says() {
         let is_done = answers == [Outcome::Done, Outcome::Done];
         assert_eq!(side.remote.concern(&side.flows, placement.partition(b"t|a|1")), !is_done);
     }
+}
+
+#[test]
+fn what_a_lost_shard_was_asked_is_asked_again_when_the_others_have_answered() {
+    let (mut side, task) = begun();
+    let remote = side.remote.describe(&side.flows, &task, Shard(0)).unwrap();
+    let parts = vec![(Shard(1), put(&["a"])), (Shard(2), put(&["b"]))];
+    let (all, placement) = ((task.clone(), remote), &Placement::even(3));
+    side.remote.request_effects(&mut side.flows, all, parts, (&[], placement), None);
+    side.sync_all();
+    let messages = side.remote.take_messages();
+    assert_eq!(side.remote.lost(&side.flows, Shard(1)), []);
+    assert_eq!(side.remote.lost(&side.flows, Shard(1)), [], "that is told once");
+    let [_, (to, RemoteMessage::Request(number, _))] = messages[..] else {
+        panic!("{messages:?}");
+    };
+    let answer = |shard, outcome| {
+        (Shard(shard), RemoteMessage::Response(number, RemoteResponse::Effect(outcome)))
+    };
+    // An answer of the connection that is lost counts no more.
+    let (from, message) = answer(1, Outcome::Done);
+    assert_eq!(side.remote.receive(&side.flows, from, message, 0), None);
+    let (from, message) = answer(to.0, Outcome::Done);
+    assert_eq!(side.remote.receive(&side.flows, from, message, 0), Some((task, Outcome::Waits)));
+    // What another shard has asked is asked again by itself.
+    let read = RemoteRead { home: Shard(0), version: 0, range: (vec![1], vec![2]), limit: None };
+    let request = RemoteMessage::Request(9, RemoteRequest::Read(read.clone()));
+    side.remote.receive(&side.flows, Shard(1), request.clone(), 0);
+    side.remote.lost(&side.flows, Shard(1));
+    assert!(!side.remote.has_requests());
+    let unsent = RemoteResponse::Read(read, Err(Outcome::Waits));
+    assert_eq!(request.unsent(), Some(RemoteMessage::Response(9, unsent)));
 }
 
 #[test]

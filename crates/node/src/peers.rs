@@ -96,6 +96,21 @@ impl Peers {
         self.hub.advance(now);
     }
 
+    /// The connection to another shard is lost: see [`Hub::lost`].
+    pub fn lost(&mut self, with: Shard, now: Millis) {
+        self.hub.lost(with, now);
+    }
+
+    /// There is a connection to another shard: see [`Hub::found`].
+    pub fn found(&mut self, with: Shard, now: Millis) {
+        self.hub.found(with, now);
+    }
+
+    /// Has loads fail whose home is lost for long: see [`Hub::give_up_loads`].
+    pub fn give_up_loads(&mut self, now: Millis) {
+        self.hub.give_up_loads(now);
+    }
+
     /// Takes what is to be sent, and to whom.
     pub fn take_packets(&mut self) -> Vec<(Shard, Packet)> {
         self.hub.take_packets()

@@ -85,6 +85,14 @@ impl Node {
         }
     }
 
+    /// What this shard and another have under way for flows is lost.
+    pub fn lose_remote(&mut self, with: Shard) {
+        let Working { flows, remote, .. } = &mut self.working;
+        for (task, outcome) in remote.lost(flows, with) {
+            self.finish_flow(&task, outcome);
+        }
+    }
+
     /// Carries out what another shard asks next; whether there was anything.
     pub fn serve_remote(&mut self) -> bool {
         let Some((from, number, request)) = self.working.remote.next_request() else {

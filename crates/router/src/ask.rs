@@ -14,6 +14,7 @@ use crate::locks::{LockSet, TransactionId};
 use crate::purpose::PutPurpose;
 use alloc::vec::Vec;
 use headwater_base::placement::Partition;
+use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_base::{Millis, Shard};
 use headwater_command::table::spec_of;
 use headwater_command::{ArgVec, Args, OwnedArgs, Span, Spec};
@@ -155,18 +156,6 @@ const NEVER: u64 = u64::MAX;
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
 
-pub(crate) fn put_u16(out: &mut Vec<u8>, number: usize) {
-    out.extend_from_slice(&(number as u16).to_le_bytes());
-}
-
-pub(crate) fn put_u32(out: &mut Vec<u8>, number: usize) {
-    out.extend_from_slice(&(number as u32).to_le_bytes());
-}
-
-pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
 fn put_args(out: &mut Vec<u8>, args: Args<'_>) {
     put_u32(out, args.len());
     args.iter().for_each(|arg| put_u32(out, arg.len()));
@@ -176,11 +165,6 @@ fn put_args(out: &mut Vec<u8>, args: Args<'_>) {
 pub(crate) fn put_requests(out: &mut Vec<u8>, requests: &Requests) {
     put_u32(out, requests.len());
     requests.iter().for_each(|request| put_args(out, request.args()));
-}
-
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_u32(out, bytes.len());
-    out.extend_from_slice(bytes);
 }
 
 fn put_transaction(out: &mut Vec<u8>, transaction: TransactionId) {
@@ -372,11 +356,11 @@ impl<'a> Frames<'a> {
     }
 
     /// The next frame's content; `None`: what is left is none.
-    fn next_frame(&mut self) -> Option<Reader<'a>> {
+    fn next_frame(&mut self) -> Option<WireReader<'a>> {
         let (head, rest) = self.rest.split_first_chunk::<LENGTH>()?;
         let (body, rest) = rest.split_at_checked(u32::from_le_bytes(*head) as usize)?;
         self.rest = rest;
-        Some(Reader { rest: body })
+        Some(WireReader::of(body))
     }
 
     /// The next request; `None`: what is left is none. Its arguments are spans in `spans`.
@@ -401,7 +385,7 @@ impl<'a> Frames<'a> {
             0 => None,
             _ => Some((frame.u64()?, frame.bytes()?.to_vec())),
         };
-        let ask = frame.ask(spans)?;
+        let ask = read_ask(&mut frame, spans)?;
         Some((AskHeader { id, copies, wants_digests, no_evict, placement, after, record }, ask))
     }
 
@@ -410,7 +394,7 @@ impl<'a> Frames<'a> {
     #[inline]
     pub fn pass_key(&mut self) -> Option<Option<&'a [u8]>> {
         let mut frame = self.next_frame()?;
-        Some(frame.first_key())
+        Some(first_key(&mut frame))
     }
 
     /// The next answer; `None`: what is left is none.
@@ -418,161 +402,107 @@ impl<'a> Frames<'a> {
         let mut frame = self.next_frame()?;
         let (id, position, count) = (frame.u64()?, frame.u64()?, frame.u16()?);
         let digests = frame.numbers(count)?;
-        Some(AnswerFrame { id, position, digests, answer: frame.rest })
+        Some(AnswerFrame { id, position, digests, answer: frame.rest() })
     }
 }
 
-/// Reads what was written, piece by piece.
-pub(crate) struct Reader<'a> {
-    pub(crate) rest: &'a [u8],
+/// The first key that a request names, where that is a command's first argument.
+fn first_key<'a>(frame: &mut WireReader<'a>) -> Option<&'a [u8]> {
+    if frame.cut(17)?[8] & HAS_RECORD != 0 {
+        return None;
+    }
+    let after = frame.u16()?;
+    frame.cut(8 * after)?;
+    if frame.u8()? != kind::COMMAND {
+        return None;
+    }
+    frame.u16()?;
+    let count = frame.u32()?;
+    let lens = frame.cut(count.checked_mul(4)?)?.as_chunks::<4>().0;
+    let len = |at: usize| lens.get(at).map(|len| u32::from_le_bytes(*len) as usize);
+    let (name, key) = (len(0)?, len(1)?);
+    frame.cut(name)?;
+    frame.cut(key)
 }
 
-impl<'a> Reader<'a> {
-    fn first_key(&mut self) -> Option<&'a [u8]> {
-        if self.cut(17)?[8] & HAS_RECORD != 0 {
-            return None;
+fn read_transaction(bytes: &mut WireReader<'_>) -> Option<TransactionId> {
+    let coordinator = Shard(bytes.u16()? as u16);
+    Some(TransactionId { coordinator, number: bytes.u64()? })
+}
+
+/// The places of arguments behind their lengths, and the arguments; all of them are there.
+fn read_args<'a>(bytes: &mut WireReader<'a>, spans: &mut ArgVec) -> Option<&'a [u8]> {
+    let count = bytes.u32()?;
+    let lens = bytes.cut(count.checked_mul(4)?)?.as_chunks::<4>().0.iter();
+    let mut end = 0_usize;
+    spans.clear();
+    for len in lens {
+        let len = u32::from_le_bytes(*len) as usize;
+        spans.push(Span::new(end, len));
+        end = end.checked_add(len).filter(|&end| end <= bytes.rest().len())?;
+    }
+    bytes.cut(end)
+}
+
+pub(crate) fn read_requests(bytes: &mut WireReader<'_>) -> Option<Requests> {
+    let mut spans = ArgVec::new();
+    // Each has four bytes at least.
+    bytes.list(4, |bytes| {
+        let buffer = read_args(bytes, &mut spans)?;
+        Some(OwnedArgs::of(spans.args(buffer)))
+    })
+}
+
+fn read_ask<'a: 's, 's>(bytes: &mut WireReader<'a>, spans: &'s mut ArgVec) -> Option<Ask<'s>> {
+    Some(match bytes.u8()? {
+        kind::COMMAND => {
+            let spec = spec_of(bytes.u16()?)?;
+            let buffer = read_args(bytes, spans)?;
+            let args = spans.args(buffer);
+            Ask::Command(spec, (!args.is_empty()).then_some(args)?)
         }
-        let after = self.u16()?;
-        self.cut(8 * after)?;
-        if self.u8()? != kind::COMMAND {
-            return None;
+        kind::EXEC => Ask::Exec(read_requests(bytes)?),
+        kind::LOCK => {
+            let transaction = read_transaction(bytes)?;
+            let set = match bytes.u8()? {
+                0 => LockSet::All,
+                _ => {
+                    let count = bytes.u32()?;
+                    LockSet::of(bytes.shorts(count)?.map(Partition))
+                }
+            };
+            let (watches, wait) = (bytes.flag()?, bytes.u64()?);
+            let budget =
+                Budget { bytes: bytes.u64()?, denies_oom: bytes.flag()?, stores: bytes.flag()? };
+            let prepare = read_requests(bytes)?;
+            Ask::Lock { transaction, set, watches, wait, budget, prepare }
         }
-        self.u16()?;
-        let count = self.u32()?;
-        let lens = self.cut(count.checked_mul(4)?)?.as_chunks::<4>().0;
-        let len = |at: usize| lens.get(at).map(|len| u32::from_le_bytes(*len) as usize);
-        let (name, key) = (len(0)?, len(1)?);
-        self.cut(name)?;
-        self.cut(key)
-    }
-
-    fn cut(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.rest.split_at_checked(len)?;
-        self.rest = rest;
-        Some(head)
-    }
-
-    pub(crate) fn u8(&mut self) -> Option<u8> {
-        self.cut(1).map(|byte| byte[0])
-    }
-
-    pub(crate) fn flag(&mut self) -> Option<bool> {
-        self.u8().map(|byte| byte != 0)
-    }
-
-    pub(crate) fn u16(&mut self) -> Option<usize> {
-        Some(u16::from_le_bytes(self.cut(2)?.try_into().ok()?).into())
-    }
-
-    pub(crate) fn u32(&mut self) -> Option<usize> {
-        Some(u32::from_le_bytes(self.cut(4)?.try_into().ok()?) as usize)
-    }
-
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.cut(8)?.try_into().ok()?))
-    }
-
-    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
-        let len = self.u32()?;
-        self.cut(len)
-    }
-
-    fn numbers(&mut self, count: usize) -> Option<Vec<u64>> {
-        let bytes = self.cut(count.checked_mul(8)?)?;
-        let numbers = bytes.as_chunks::<8>().0.iter();
-        Some(numbers.map(|bytes| u64::from_le_bytes(*bytes)).collect())
-    }
-
-    /// So many numbers of two bytes.
-    fn shorts(&mut self, count: usize) -> Option<impl Iterator<Item = u16> + use<'a>> {
-        let bytes = self.cut(count.checked_mul(2)?)?;
-        Some(bytes.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)))
-    }
-
-    fn transaction(&mut self) -> Option<TransactionId> {
-        let coordinator = Shard(self.u16()? as u16);
-        Some(TransactionId { coordinator, number: self.u64()? })
-    }
-
-    /// The arguments' places behind their lengths; all of them are there.
-    fn args(&mut self, spans: &mut ArgVec) -> Option<&'a [u8]> {
-        let count = self.u32()?;
-        let lens = self.cut(count.checked_mul(4)?)?.as_chunks::<4>().0.iter();
-        let mut end = 0_usize;
-        spans.clear();
-        for len in lens {
-            let len = u32::from_le_bytes(*len) as usize;
-            spans.push(Span::new(end, len));
-            end = end.checked_add(len).filter(|&end| end <= self.rest.len())?;
+        kind::EXECUTE => {
+            let transaction = read_transaction(bytes)?;
+            let count = bytes.u16()?;
+            let shards = bytes.shorts(count)?.map(Shard).collect();
+            let last = bytes.flag()?;
+            Ask::Execute { transaction, shards, last, requests: read_requests(bytes)? }
         }
-        self.cut(end)
-    }
-
-    pub(crate) fn requests(&mut self) -> Option<Requests> {
-        let count = self.u32()?;
-        // Each has four bytes at least.
-        let mut requests = Vec::with_capacity(count.min(self.rest.len() / 4));
-        let mut spans = ArgVec::new();
-        for _ in 0..count {
-            let buffer = self.args(&mut spans)?;
-            requests.push(OwnedArgs::of(spans.args(buffer)));
+        kind::RELEASE => {
+            let transaction = read_transaction(bytes)?;
+            Ask::Release { transaction, prepared: read_requests(bytes)? }
         }
-        Some(requests)
-    }
-
-    fn ask<'s>(&mut self, spans: &'s mut ArgVec) -> Option<Ask<'s>>
-    where
-        'a: 's,
-    {
-        Some(match self.u8()? {
-            kind::COMMAND => {
-                let spec = spec_of(self.u16()?)?;
-                let buffer = self.args(spans)?;
-                let args = spans.args(buffer);
-                Ask::Command(spec, (!args.is_empty()).then_some(args)?)
-            }
-            kind::EXEC => Ask::Exec(self.requests()?),
-            kind::LOCK => {
-                let transaction = self.transaction()?;
-                let set = match self.u8()? {
-                    0 => LockSet::All,
-                    _ => {
-                        let count = self.u32()?;
-                        LockSet::of(self.shorts(count)?.map(Partition))
-                    }
-                };
-                let (watches, wait) = (self.flag()?, self.u64()?);
-                let budget =
-                    Budget { bytes: self.u64()?, denies_oom: self.flag()?, stores: self.flag()? };
-                Ask::Lock { transaction, set, watches, wait, budget, prepare: self.requests()? }
-            }
-            kind::EXECUTE => {
-                let transaction = self.transaction()?;
-                let count = self.u16()?;
-                let shards = self.shorts(count)?.map(Shard).collect();
-                let last = self.flag()?;
-                Ask::Execute { transaction, shards, last, requests: self.requests()? }
-            }
-            kind::RELEASE => {
-                let transaction = self.transaction()?;
-                Ask::Release { transaction, prepared: self.requests()? }
-            }
-            kind::CARRY => {
-                let leaves = self.flag()?;
-                Ask::Carry { key: self.bytes()?, leaves }
-            }
-            kind::PUT => {
-                let (key, value) = (self.bytes()?, self.bytes()?);
-                let expires = self.u64()?;
-                let expires = (expires != NEVER).then_some(Millis(expires));
-                let (flags, how) = (self.u32()? as u32, self.u8()?);
-                let (if_absent, purpose) = (how & 1 != 0, PutPurpose::of(how));
-                Ask::Put(PutValue { key, value, expires, flags, if_absent, purpose })
-            }
-            kind::ITEM => Ask::Item(self.bytes()?),
-            _ => return None,
-        })
-    }
+        kind::CARRY => {
+            let leaves = bytes.flag()?;
+            Ask::Carry { key: bytes.bytes()?, leaves }
+        }
+        kind::PUT => {
+            let (key, value) = (bytes.bytes()?, bytes.bytes()?);
+            let expires = bytes.u64()?;
+            let expires = (expires != NEVER).then_some(Millis(expires));
+            let (flags, how) = (bytes.u32()? as u32, bytes.u8()?);
+            let (if_absent, purpose) = (how & 1 != 0, PutPurpose::of(how));
+            Ask::Put(PutValue { key, value, expires, flags, if_absent, purpose })
+        }
+        kind::ITEM => Ask::Item(bytes.bytes()?),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@
 use crate::merge::Merge;
 use crate::pending::{Kind, Pending};
 use crate::program::Program;
-use crate::route::{Request, Route, route};
+use crate::route::{Request, Route, parts_of_step, route};
 use alloc::vec::Vec;
 use headwater_base::{Placement, Shard};
-use headwater_command::{Args, Command, Spec};
+use headwater_command::table::KeyArgs;
+use headwater_command::{Args, Command, Data, Keys, Spec};
 
 /// What becomes of a request.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,6 +41,8 @@ pub enum Course {
     Read,
     /// Several shards execute it as one step.
     Step,
+    /// Nobody: it would be one step of several shards, which are in processes of their own.
+    Divided,
     /// Several shards execute it one after the other.
     Steps(Program),
 }
@@ -52,6 +55,9 @@ pub struct Situation<'a> {
     pub placement: &'a Placement,
     /// What the client waits for, if it has asked other shards for anything.
     pub pending: Option<&'a Pending>,
+    /// Whether the shards are in processes of their own: what is done at several is no step then, and what is read at several shows
+    /// each one's own moment.
+    pub apart: bool,
     /// Whether so much waits for a shard that nothing should be added.
     pub is_crowded: &'a dyn Fn(Shard) -> bool,
     /// Whether the request may read what joins give.
@@ -67,7 +73,7 @@ pub fn course(
     command: &Command<'_>,
     args: Args<'_>,
 ) -> Course {
-    let Situation { me, placement, pending, is_crowded, may_derive } = *situation;
+    let Situation { me, placement, pending, apart, is_crowded, may_derive } = *situation;
     let route = route(placement, spec, command, args);
     let goes_elsewhere = !matches!(route, Route::Here | Route::Several);
     let kind = Kind::of(spec, command, goes_elsewhere && may_derive());
@@ -87,11 +93,28 @@ pub fn course(
             Course::Crowded
         }
         Route::Parts { merge, parts } => Course::Parts { merge, parts, kind },
+        Route::Read { merge, parts } if apart => Course::Parts { merge, parts, kind },
         Route::Read { .. } => Course::Read,
         Route::Steps(program) => Course::Steps(program),
+        Route::Several if apart && spec.keys != KeyArgs::NONE => {
+            match divided(placement, command, args) {
+                Some((merge, parts)) => Course::Parts { merge, parts, kind },
+                None => Course::Divided,
+            }
+        }
         Route::Several if pending.is_some_and(|pending| !pending.is_done()) => Course::Blocked,
         Route::Several => Course::Step,
     }
+}
+
+/// The parts of what several shards do, where these need not be one step.
+fn divided(
+    placement: &Placement,
+    command: &Command<'_>,
+    args: Args<'_>,
+) -> Option<(Merge, Vec<(Shard, Request)>)> {
+    let is_divided = matches!(command, Command::Data(Data::Keys(Keys::Del { .. })));
+    is_divided.then(|| parts_of_step(placement, command, args)).flatten()
 }
 
 #[cfg(test)]
@@ -131,6 +154,7 @@ mod tests {
             me: Shard(0),
             placement: &placement,
             pending,
+            apart: false,
             is_crowded: &|at| Some(at) == crowded,
             may_derive: &|| derives,
         };

@@ -171,6 +171,17 @@ impl Locks {
         entries.get(number).map(|entry| entry.waits_for == 0)
     }
 
+    /// The transactions of a coordinator that have an entry here.
+    #[must_use]
+    pub fn of_coordinator(&self, coordinator: Shard) -> Vec<TransactionId> {
+        let owners = self.transactions.values().map(|entry| entry.owner);
+        let transactions = owners.filter_map(|owner| match owner {
+            Owner::Transaction(transaction) => Some(transaction),
+            Owner::Session(_) => None,
+        });
+        transactions.filter(|transaction| transaction.coordinator == coordinator).collect()
+    }
+
     /// Takes an owner's entry away, wherever it is; those that are granted by that, in the order in which they came.
     pub fn release(&mut self, owner: Owner) -> Vec<Owner> {
         let Some(number) = self.numbers.remove(&owner) else { return Vec::new() };

@@ -155,6 +155,8 @@ pub struct Pending {
     /// The keys that they watch for it: what they take counts here.
     watched: BTreeSet<Box<[u8]>>,
     watched_bytes: usize,
+    /// One of them has forgotten that it watches.
+    watches_lost: bool,
     /// An answer of several parts is being put together (S8).
     in_answer: bool,
     /// Messages that go behind it.
@@ -185,6 +187,7 @@ impl Pending {
             watches_at: BTreeSet::new(),
             watched: BTreeSet::new(),
             watched_bytes: 0,
+            watches_lost: false,
             in_answer: false,
             messages_after: Vec::new(),
             inner: Vec::new(),
@@ -320,6 +323,7 @@ impl Pending {
     /// The watches end: which shards are to be told.
     pub fn end_watches(&mut self) -> BTreeSet<Shard> {
         (self.watched, self.watched_bytes) = (BTreeSet::new(), 0);
+        self.watches_lost = false;
         core::mem::take(&mut self.watches_at)
     }
 
@@ -384,6 +388,33 @@ impl Pending {
         self.answer_bytes += answer.len();
         self.advance(encode);
         true
+    }
+
+    /// A shard will answer nothing of what it was asked so far: `answer` stands for each of its answers. Of the keys that it watched
+    /// nobody knows whether they have changed.
+    pub fn lost(&mut self, at: Shard, answer: &[u8], encode: &mut impl Encode) {
+        let mut missing = Vec::new();
+        for entry in &self.entries {
+            match entry {
+                Entry::Answer { id, from, answer: None, .. } if *from == at => missing.push(*id),
+                Entry::Answer { .. } | Entry::Own(_) => {}
+                Entry::Scattered(scattered) => {
+                    let parts = scattered.parts.iter();
+                    let parts = parts.filter(|(from, _, answer)| *from == at && answer.is_none());
+                    missing.extend(parts.map(|(_, id, _)| *id));
+                }
+            }
+        }
+        for id in missing {
+            self.came((at, id), answer, Vec::new(), encode);
+        }
+        self.watches_lost |= self.watches_at.contains(&at);
+    }
+
+    /// Whether a shard has forgotten keys that it watched for the client.
+    #[must_use]
+    pub fn has_lost_watches(&self) -> bool {
+        self.watches_lost
     }
 
     /// Keeps an answer where it belongs; what was asked, and of which shard.

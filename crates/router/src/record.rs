@@ -22,7 +22,7 @@
 //! Of a part's requests, a copy in the log of each other shard that has a part. Nothing where one shard alone writes, and all at once.
 
 use crate::answer::{Answer, answer_of};
-use crate::ask::{Reader, Requests, put_bytes, put_requests, put_u16, put_u32, put_u64};
+use crate::ask::{Requests, put_requests, read_requests};
 use crate::merge::Merge;
 use crate::pending::Kind;
 use crate::program::{Carry, Checked, Combine, Program, Step, StepAsk};
@@ -30,6 +30,7 @@ use crate::transaction::{Item, Plan};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_base::{Millis, Placement, Shard};
 use headwater_command::bits::BitOperation;
 use headwater_command::{Args, Id, OwnedArgs, Reply, number, table};
@@ -54,7 +55,7 @@ impl Place {
         out.push(self.step);
     }
 
-    fn read(bytes: &mut Reader<'_>) -> Option<Self> {
+    fn read(bytes: &mut WireReader<'_>) -> Option<Self> {
         let item = (bytes.u32()? as u32).swap_bytes();
         Some(Self { item, step: bytes.u8()? })
     }
@@ -62,7 +63,7 @@ impl Place {
     /// That of a record.
     #[must_use]
     pub fn of_record(record: &[u8]) -> Option<Self> {
-        Self::read(&mut Reader { rest: record })
+        Self::read(&mut WireReader::of(record))
     }
 }
 
@@ -265,7 +266,7 @@ pub(crate) struct Record {
 impl Record {
     /// Reads what was written; `None`: these bytes were not.
     pub(crate) fn read(record: &[u8]) -> Option<Self> {
-        let bytes = &mut Reader { rest: record };
+        let bytes = &mut WireReader::of(record);
         Place::read(bytes)?;
         let time = Millis(bytes.u64()?);
         let (mut items, mut homes, mut recorded) = (Vec::new(), Vec::new(), BTreeSet::new());
@@ -325,7 +326,7 @@ impl Record {
             decided.insert(place, answers);
         }
         let recording = Recording { time, parts: recorded, decided };
-        bytes.rest.is_empty().then_some(Self { items, recording, homes })
+        bytes.rest().is_empty().then_some(Self { items, recording, homes })
     }
 
     /// The shards that have a part in it, as far as it says.
@@ -341,11 +342,11 @@ impl Record {
     }
 }
 
-fn read_parts(bytes: &mut Reader<'_>) -> Option<Vec<(Shard, OwnedArgs)>> {
+fn read_parts(bytes: &mut WireReader<'_>) -> Option<Vec<(Shard, OwnedArgs)>> {
     let mut parts = Vec::new();
     for _ in 0..bytes.u32()? {
         let shard = Shard(bytes.u16()? as u16);
-        parts.push((shard, bytes.requests()?.pop().unwrap_or_default()));
+        parts.push((shard, read_requests(bytes)?.pop().unwrap_or_default()));
     }
     Some(parts)
 }

@@ -13,6 +13,7 @@ use crate::output::Output;
 use crate::service::Service;
 use crate::tls::{ClientStream, InnerStream, STREAM_BYTES, TlsStream};
 use core::net::SocketAddr;
+use headwater_base::wire::{WireReader, put_u64};
 use headwater_engine::ValueRef;
 use headwater_protocol::Held;
 use mio::event::Source;
@@ -26,6 +27,21 @@ pub(crate) struct ConnectionId {
     pub(crate) slot: usize,
     /// Its number, as CLIENT ID gives it.
     pub(crate) number: u64,
+}
+
+impl ConnectionId {
+    /// Writes it for another shard.
+    #[inline]
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        put_u64(out, self.slot as u64);
+        put_u64(out, self.number);
+    }
+
+    /// Reads what another shard has written.
+    #[inline]
+    pub(crate) fn read(bytes: &mut WireReader<'_>) -> Option<Self> {
+        Some(Self { slot: bytes.u64()? as usize, number: bytes.u64()? })
+    }
 }
 
 /// Why nothing of a connection's input is executed now.

@@ -25,6 +25,7 @@ mod victims;
 pub(crate) use evict::FED_TOGETHER;
 
 use crate::engine::Engine;
+use crate::streams::MovingChunks;
 use alloc::rc::Rc;
 use headwater_base::hash::Secret;
 use headwater_base::memory::Meter;
@@ -74,6 +75,8 @@ pub(crate) struct Memory {
     pub(crate) evicted: Evicted,
     /// Free bytes among the values that the last compaction left.
     scattered: usize,
+    /// How far a compaction has come with streams.
+    moving: MovingChunks,
     pub(crate) compactions: u64,
     /// What the operation under way would take at least, where it has given up; nothing in it: no memory that may become
     /// free is enough.
@@ -129,6 +132,7 @@ impl Memory {
             staying: None,
             evicted: Evicted::default(),
             scattered: 0,
+            moving: MovingChunks::default(),
             compactions: 0,
             lacking: None,
             wanted: None,
@@ -425,7 +429,7 @@ impl Engine {
 
     /// Brings scattered values together where that gives about `lacking` bytes of memory back, or
     /// goes on with it; whether something was done.
-    fn compact(&mut self, lacking: usize, keep: usize) -> bool {
+    pub(crate) fn compact(&mut self, lacking: usize, keep: usize) -> bool {
         let pool = &self.store.pool;
         if !pool.is_compacting() {
             let (spare, share) = (pool.spare(), pool.allocated() / COMPACTION_SHARE);
@@ -439,8 +443,9 @@ impl Engine {
                 return false;
             }
             self.memory.compactions += 1;
+            self.memory.moving = MovingChunks::default();
         }
-        self.store.compact(COMPACTION_STEP, keep);
+        self.move_values(COMPACTION_STEP, keep);
         if !self.store.pool.is_compacting() {
             self.memory.scattered = self.store.pool.spare();
         }
@@ -450,8 +455,21 @@ impl Engine {
     /// Goes on with moving the values of about `keys` keys within memory, or begins to, whether it gains anything or
     /// not. For tests: values may move at any time.
     pub fn compact_any(&mut self, keys: usize) {
-        if self.store.pool.is_compacting() || self.store.begin_moving_all() {
-            self.store.compact(keys, 0);
+        if !self.store.pool.is_compacting() {
+            self.memory.moving = MovingChunks::default();
+            if !self.store.begin_moving_all() {
+                return;
+            }
+        }
+        self.move_values(keys, 0);
+    }
+
+    /// Goes on with a compaction, for about `most` values: those of streams first.
+    fn move_values(&mut self, most: usize, keep: usize) {
+        let (streams, pool) = (&mut self.base.streams, &mut self.store.pool);
+        match streams.move_chunks(pool, &mut self.memory.moving, most) {
+            0 => _ = pool.shrink(keep),
+            left => _ = self.store.compact(left, keep),
         }
     }
 

@@ -34,12 +34,14 @@
 mod bytes;
 mod ends;
 mod evict;
+mod moving;
 mod operations;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::StreamBytes;
+pub(crate) use moving::MovingChunks;
 pub use operations::StreamReport;
 pub(crate) use stream::{Body, Stream};
 

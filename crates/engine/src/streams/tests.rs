@@ -324,7 +324,10 @@ impl History {
             0..=4 => self.append(),
             5 | 6 => self.trim(),
             7 | 8 => self.keys(),
-            _ => {}
+            _ => {
+                let values = self.rng.below(9);
+                self.engine.compact_any(values);
+            }
         }
         self.check_reads();
         self.check_reads();
@@ -502,4 +505,28 @@ fn streams_and_joins_stay_apart() {
     }
     engine.stream_append(b"q|bob|1", b"x", 0).unwrap();
     assert!(engine.stream_copy(b"q|bob|1", b"p|bob|1", None).is_err());
+}
+
+#[test]
+fn what_streams_leave_free_goes_back_to_the_system() {
+    let mut engine = Engine::new(Settings::default());
+    let mut rng = Rng(5);
+    let key = |at: usize| format!("s{at}").into_bytes();
+    let all: Vec<Vec<u8>> = (0..3000).map(|_| rng.bytes(5000)).collect();
+    for (at, bytes) in all.iter().enumerate() {
+        engine.stream_append(&key(at), bytes, 0).unwrap();
+    }
+    // A few stay in every buffer.
+    let stays = |at: usize| at.is_multiple_of(16);
+    for at in (0..all.len()).filter(|at| !stays(*at)) {
+        assert!(engine.remove(&key(at)).unwrap());
+    }
+    let before = engine.value_memory();
+    assert!(before.spare > before.taken / 2, "{before:?}");
+    while engine.compact(0, 0) {}
+    let after = engine.value_memory();
+    assert!(after.spare < before.spare / 8, "{before:?}, then {after:?}");
+    for (at, bytes) in all.iter().enumerate().filter(|(at, _)| stays(*at)) {
+        assert_eq!(read(&mut engine, &key(at), 0, 5000), Ok(Some(bytes.clone())));
+    }
 }

@@ -119,6 +119,17 @@ pub enum RemoteMessage {
 }
 
 impl RemoteMessage {
+    /// What is answered to a request that cannot be sent: it is to be asked again. `None`: it is no request.
+    #[must_use]
+    pub fn unsent(self) -> Option<Self> {
+        let Self::Request(number, request) = self else { return None };
+        let response = match request {
+            RemoteRequest::Effect(..) => RemoteResponse::Effect(Outcome::Waits),
+            RemoteRequest::Read(read) => RemoteResponse::Read(read, Err(Outcome::Waits)),
+        };
+        Some(Self::Response(number, response))
+    }
+
     /// Memory that it takes, about.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -19,6 +19,7 @@
 //! A message each way for a task and home (for 256 outputs of a fan-out), and a commit of the store before each of them. One state
 //! in the journal for a part that was carried out, and a look at those of the flow now and then.
 
+mod codec;
 mod message;
 mod seen;
 
@@ -49,7 +50,8 @@ pub type FoundKeys = BTreeMap<RemoteRead, Vec<Vec<u8>>>;
 #[derive(Debug)]
 struct PendingTask {
     task: Task,
-    missing: usize,
+    /// The shards that have not answered, as often as they were asked.
+    missing: Vec<Shard>,
     /// The worst of what was answered.
     outcome: Outcome,
     wants: Wants,
@@ -153,7 +155,8 @@ impl RemoteEffects {
         }
         self.effect_bytes += bytes;
         self.partitions.insert((task.flow.clone(), task.record.position), partitions);
-        let number = self.begin(task, parts.len(), Wants::Effects { bytes, mark });
+        let asked = parts.iter().map(|(to, _)| *to).collect();
+        let number = self.begin(task, asked, Wants::Effects { bytes, mark });
         for (to, effect) in parts {
             let request = RemoteRequest::Effect(remote.clone().into(), effect);
             self.send_when_durable(to, RemoteMessage::Request(number, request));
@@ -163,14 +166,15 @@ impl RemoteEffects {
     /// Asks other shards for keys that a task needs.
     pub fn request_keys(&mut self, flows: &mut Flows, task: Task, reads: Vec<RemoteRead>) {
         flows.free_worker(&task);
-        let number = self.begin(task, reads.len(), Wants::Keys(FoundKeys::new()));
+        let asked = reads.iter().map(|read| read.home).collect();
+        let number = self.begin(task, asked, Wants::Keys(FoundKeys::new()));
         for read in reads {
             let (to, request) = (read.home, RemoteRequest::Read(read));
             self.outbox.push((to, RemoteMessage::Request(number, request)));
         }
     }
 
-    fn begin(&mut self, task: Task, missing: usize, wants: Wants) -> u64 {
+    fn begin(&mut self, task: Task, missing: Vec<Shard>, wants: Wants) -> u64 {
         self.next += 1;
         let pending = PendingTask { task, missing, outcome: Outcome::Done, wants };
         self.pending.insert(self.next, pending);
@@ -245,9 +249,22 @@ impl RemoteEffects {
             }
             (RemoteResponse::Read(_, Ok(_)), Wants::Effects { .. }) => Outcome::Waits,
         };
+        self.answered(flows, from, number, outcome)
+    }
+
+    /// A shard has answered a request of this number. Gives the task whose last answer it is, and what has come of that.
+    fn answered(
+        &mut self,
+        flows: &Flows,
+        from: Shard,
+        number: u64,
+        outcome: Outcome,
+    ) -> Option<(Task, Outcome)> {
+        let pending = self.pending.get_mut(&number)?;
+        let place = pending.missing.iter().position(|shard| *shard == from)?;
+        pending.missing.swap_remove(place);
         pending.outcome = worse(core::mem::replace(&mut pending.outcome, Outcome::Done), outcome);
-        pending.missing -= 1;
-        if pending.missing > 0 {
+        if !pending.missing.is_empty() {
             return None;
         }
         let PendingTask { task, outcome, wants, .. } = self.pending.remove(&number)?;
@@ -272,6 +289,21 @@ impl RemoteEffects {
             (outcome, Wants::Keys(_)) => outcome,
         };
         Some((task, outcome))
+    }
+
+    /// What this shard and another have under way is lost. What the other was asked is to be asked again: gives the tasks that had no
+    /// answer of another one to wait for, and what has come of them.
+    pub fn lost(&mut self, flows: &Flows, with: Shard) -> Vec<(Task, Outcome)> {
+        self.inbox.retain(|(by, ..)| *by != with);
+        self.waiting.retain(|(by, ..)| *by != with);
+        self.outbox.retain(|(to, _)| *to != with);
+        self.unacknowledged.retain(|(_, to, _)| *to != with);
+        let asked = |(number, pending): (&u64, &PendingTask)| {
+            pending.missing.iter().filter(|shard| **shard == with).map(|_| *number).collect()
+        };
+        let numbers: Vec<Vec<u64>> = self.pending.iter().map(asked).collect();
+        let numbers = numbers.into_iter().flatten();
+        numbers.filter_map(|number| self.answered(flows, with, number, Outcome::Waits)).collect()
     }
 
     /// Takes the keys that were found for a task, by its flow and its place in the journal.

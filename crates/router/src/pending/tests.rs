@@ -158,3 +158,29 @@ fn a_message_goes_behind_what_its_home_has_answered_before() {
     assert_eq!(collected(&mut pending), "last own mine six 1 seven ");
     assert_eq!((pending.held_bytes(), pending.messages, pending.is_done()), (0, 0, true));
 }
+
+#[test]
+fn a_lost_shard_has_answered_everything_once() {
+    let mut pending = Pending::new(Shard(0), 3);
+    let first = pending.expect(Shard(1), Kind::Write, false);
+    let other = pending.expect(Shard(2), Kind::Plain, false);
+    let silent = pending.expect(Shard(1), Kind::Write, true);
+    let parts = sum(&mut pending, &[1, 2]);
+    let inner = pending.expect_inner(Shard(1), Kind::Plain);
+    pending.watch([Shard(1)].into_iter(), [&b"key"[..]].into_iter());
+    pending.lost(Shard(1), &text("lost "), &mut Plain);
+    assert_eq!(collected(&mut pending), "lost ");
+    for id in [first, silent, parts[0], inner] {
+        assert!(!came(&mut pending, 1, id, &text("late ")), "{id}");
+    }
+    assert!(!pending.must_wait(Kind::Derived, Some(Shard(2))), "no write is under way");
+    assert!(came(&mut pending, 2, other, &text("other ")));
+    assert!(came(&mut pending, 2, parts[1], &number(1)));
+    assert!(collected(&mut pending).starts_with("other "));
+    assert_eq!(pending.take_inner().len(), 1);
+    assert!(pending.is_done() && pending.has_lost_watches());
+    assert_eq!(pending.end_watches(), BTreeSet::from([Shard(1)]));
+    assert!(!pending.has_lost_watches());
+    pending.lost(Shard(1), &text("lost "), &mut Plain);
+    assert!(!pending.has_lost_watches() && collected(&mut pending).is_empty());
+}

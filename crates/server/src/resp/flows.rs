@@ -156,6 +156,11 @@ impl ShardService {
     fn send_remote(&mut self) {
         if let Some(shards) = &mut self.others.shards {
             for (to, message) in self.node.remote_effects_mut().take_messages() {
+                if shards.outbox.is_lost(to) {
+                    let unsent = message.unsent();
+                    unsent.into_iter().for_each(|answer| self.node.receive_remote(to, answer));
+                    continue;
+                }
                 shards.outbox.to(to).messages.push(ShardMessage::Flow(Box::new(message)));
             }
         }

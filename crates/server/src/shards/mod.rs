@@ -9,6 +9,7 @@
 //! each pair of shards in a turn, however many requests there are.
 
 mod barrier;
+mod codec;
 mod count;
 mod names;
 mod position;
@@ -31,7 +32,7 @@ use crate::resp::{LockWait, Origin};
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::{Millis, Shard};
 use headwater_node::{Peers, WaitId};
-use headwater_router::{Ask, AskHeader, Locks, TransactionId, write_ask};
+use headwater_router::{Ask, AskHeader, Locks, Requests, TransactionId, write_ask};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -70,19 +71,27 @@ pub(crate) struct Shards {
     pub(crate) deferred: VecDeque<(ConnectionId, u64)>,
     /// Sessions whose next request waits until less waits for its shard.
     pub(crate) crowded: Vec<ConnectionId>,
+    /// Requests that could not be sent, for want of a connection: where to, whose, and their ids.
+    pub(crate) unsent: Vec<(Shard, ConnectionId, u64)>,
+    /// What transactions of shards in other processes have prepared here.
+    pub(crate) prepared: HashMap<TransactionId, Requests>,
 }
 
 impl Shards {
     /// What the shard `me` knows when it begins.
     pub(crate) fn of(me: Shard, transport: &Arc<Transport>) -> Box<Self> {
         let outbox = Outbox::new(me, transport.clone());
-        // Shards live and end together, and messages are not lost: there is one epoch, and time says nothing.
-        let peers = Peers::new(me, outbox.shards(), 1, Millis(0));
+        // In one process shards live and end together, and messages are not lost: there is one epoch, and time says nothing.
+        let mut peers = Peers::new(me, outbox.shards(), 1, Millis(0));
+        for other in (0..outbox.shards()).map(Shard).filter(|other| outbox.is_lost(*other)) {
+            peers.lost(other, Millis(0));
+        }
         let remote_sessions = HashMap::with_hasher(KeyHashBuilder::default());
         let (waits, deferred) = (HashMap::new(), VecDeque::new());
         let (quiescing, surveys_for, crowded) = (Quiescing::default(), None, Vec::new());
         let (locks, lock_waits, blocked) = (Locks::default(), HashMap::new(), HashMap::new());
         let (digests, transactions) = (Vec::new(), 0);
+        let (unsent, prepared) = (Vec::new(), HashMap::new());
         Box::new(Self {
             me,
             outbox,
@@ -98,6 +107,8 @@ impl Shards {
             transactions,
             deferred,
             crowded,
+            unsent,
+            prepared,
         })
     }
 
@@ -139,6 +150,12 @@ impl Shards {
         header: &AskHeader,
         ask: &Ask<'_>,
     ) {
+        if self.outbox.is_lost(to) {
+            self.unsent.push((to, session, header.id));
+            // It is answered in a turn of its own.
+            self.outbox.transport().ring(self.me);
+            return;
+        }
         self.outbox.count_request();
         let batch = self.outbox.to(to);
         write_ask(header, ask, &mut batch.bytes);

@@ -153,6 +153,11 @@ pub(crate) enum ShardMessage {
     Figures(Vec<Metric>),
     /// The process is to end.
     Stop,
+    /// Shards in processes of their own: there is no connection to the sender any more. What both wrote to each other and has not come is
+    /// lost.
+    Lost,
+    /// There is a connection to the sender, which begins with what it writes from now on.
+    Found,
 }
 
 /// The messages of one sender in one of its turns.
@@ -164,6 +169,8 @@ pub(crate) struct MessageBatch {
     pub(crate) bytes: Vec<u8>,
     /// The messages, in order.
     pub(crate) messages: Vec<ShardMessage>,
+    /// Over which connection they go, where shards are in processes of their own: the sender's count of those that it has heard of.
+    pub(crate) connection: u64,
 }
 
 impl MessageBatch {
@@ -191,18 +198,20 @@ impl MessageBatch {
         for end in messages.iter_mut().filter_map(ShardMessage::end_mut) {
             *end -= begin;
         }
-        Some(Self { from: self.from, bytes: self.bytes.split_off(begin), messages })
+        let bytes = self.bytes.split_off(begin);
+        Some(Self { from: self.from, bytes, messages, connection: self.connection })
     }
 }
 
 #[cfg(test)]
 impl ShardMessage {
-    fn end_mut(&mut self) -> Option<&mut usize> {
+    pub(crate) fn end_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Asks { end, .. }
             | Self::HandedOn { end, .. }
             | Self::Answers { end, .. }
             | Self::Publish { end, .. }
+            | Self::Monitored { end }
             | Self::Changes { end }
             | Self::Copies { end } => Some(end),
             _ => None,
@@ -218,6 +227,8 @@ pub(crate) struct Transport {
     turns: Turns,
     /// Names this run of the server.
     run: u64,
+    /// The shards are in processes of their own, and each may end, or be cut off, without the others.
+    apart: bool,
     memory: Common,
     /// The sources of all shards.
     sources: Arc<sources::Common>,
@@ -262,8 +273,19 @@ pub(crate) struct Outbox {
     transport: Arc<Transport>,
     outgoing: Vec<MessageBatch>,
     sent: SentCounts,
+    /// How shards in processes of their own are connected; empty where all are in one.
+    connected: Vec<Connected>,
     /// Bytes that may wait for a shard before no further ones are written to it.
     waiting_max: usize,
+}
+
+/// How a shard in a process of its own is connected.
+#[derive(Clone, Copy, Debug, Default)]
+struct Connected {
+    /// It is.
+    is: bool,
+    /// Connections that were heard of.
+    count: u64,
 }
 
 /// What a shard has sent so far.
@@ -293,6 +315,7 @@ impl Transport {
             turns,
             memory,
             run,
+            apart: false,
             sources,
             heard,
             slow,
@@ -304,6 +327,22 @@ impl Transport {
             entrance,
             users,
         })
+    }
+
+    /// The same for shards in processes of their own. `run` is the same for all of them.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "no shards are in processes of their own yet but simulated ones"
+        )
+    )]
+    pub(crate) fn apart(shards: u16, run: u64) -> Arc<Self> {
+        let mut transport = Self::new(shards);
+        if let Some(transport) = Arc::get_mut(&mut transport) {
+            (transport.apart, transport.run) = (true, run);
+        }
+        transport
     }
 
     /// What is known of those who come in.
@@ -373,6 +412,19 @@ impl Transport {
         &self.recorded
     }
 
+    /// Tells a shard of this process that it has a connection to another one, or none.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "no shards are in processes of their own yet but simulated ones"
+        )
+    )]
+    pub(crate) fn tell_connected(&self, to: Shard, other: Shard, is: bool) {
+        let messages = vec![if is { ShardMessage::Found } else { ShardMessage::Lost }];
+        self.of(to).put(MessageBatch { from: other, messages, ..MessageBatch::default() });
+    }
+
     /// Has a shard come round.
     pub(crate) fn ring(&self, shard: Shard) {
         self.of(shard).ring();
@@ -408,7 +460,32 @@ impl Outbox {
         let batches =
             transport.boxes.iter().map(|_| MessageBatch { from: me, ..MessageBatch::default() });
         let outgoing = batches.collect();
-        Self { me, outgoing, transport, sent: SentCounts::default(), waiting_max: WAITING_MAX }
+        let apart = if transport.apart { transport.boxes.len() } else { 0 };
+        let connected = vec![Connected::default(); apart];
+        let (sent, waiting_max) = (SentCounts::default(), WAITING_MAX);
+        Self { me, outgoing, transport, sent, connected, waiting_max }
+    }
+
+    /// Whether the shards are in processes of their own.
+    #[inline]
+    pub(crate) fn are_apart(&self) -> bool {
+        self.transport.apart
+    }
+
+    /// Whether nothing can be sent to a shard.
+    #[inline]
+    pub(crate) fn is_lost(&self, shard: Shard) -> bool {
+        shard != self.me && self.connected.get(usize::from(shard.0)).is_some_and(|it| !it.is)
+    }
+
+    /// There is a connection to a shard from now on, or none; whether that is new.
+    pub(crate) fn set_connected(&mut self, shard: Shard, is: bool) -> bool {
+        let Some(connected) = self.connected.get_mut(usize::from(shard.0)) else { return false };
+        connected.count += u64::from(is);
+        // What was written for the one before is of no use for this one.
+        let batch = &mut self.outgoing[usize::from(shard.0)];
+        *batch = MessageBatch { from: self.me, ..MessageBatch::default() };
+        core::mem::replace(&mut connected.is, is) != is || is
     }
 
     /// Has so much less wait that it goes with a bound on memory.
@@ -470,6 +547,13 @@ impl Outbox {
     #[inline]
     pub(crate) fn send(&mut self) {
         for (at, batch) in self.outgoing.iter_mut().enumerate() {
+            let connected = self.connected.get(at).copied();
+            if connected.is_some_and(|it| !it.is) && at != usize::from(self.me.0) {
+                // Whoever waits for an answer has been told.
+                batch.messages.clear();
+                batch.bytes.clear();
+                continue;
+            }
             if !batch.messages.is_empty() {
                 self.sent.batches += 1;
                 self.sent.messages += batch.messages.len() as u64;
@@ -479,7 +563,9 @@ impl Outbox {
                     from: self.me,
                     bytes: Vec::with_capacity(batch.bytes.len().min(EXPECTED_MAX)),
                     messages: Vec::with_capacity(batch.messages.len().min(EXPECTED_MAX)),
+                    connection: 0,
                 };
+                batch.connection = connected.map_or(0, |it| it.count);
                 self.transport.boxes[at].put(core::mem::replace(batch, empty));
             }
         }

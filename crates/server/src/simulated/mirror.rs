@@ -5,23 +5,35 @@ use super::pipe::Pipe;
 use super::world::World;
 use headwater_model::server::wire::{Frame, Wire};
 use headwater_protocol::resp::ReplyCutter;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Keys and values.
 pub(super) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a reply is to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    Hello,
+    Watch,
+    /// The whole range is read.
+    Read,
+}
 
 /// The client, and its copy.
 pub(super) struct Mirror {
     pipe: Pipe,
     bytes: Vec<u8>,
     range: [&'static str; 2],
-    /// Replies that have come.
-    replies: usize,
+    /// What is to be answered.
+    asked: VecDeque<Asked>,
     pub(super) copy: Pairs,
-    /// Reads of the whole range that are not answered.
-    reads: usize,
     /// Changes that were told.
     pub(super) changes: u64,
+}
+
+/// Whether an error says that a shard cannot be reached.
+pub(super) fn is_of_lost_shard(error: &str) -> bool {
+    error.starts_with("CLUSTERDOWN") || error.contains("has no owner that can be reached")
 }
 
 /// What a reply to `RANGE` has.
@@ -45,10 +57,22 @@ impl Mirror {
     pub(super) fn begin(world: &mut World, range: [&'static str; 2]) -> Self {
         let (pipe, _) = world.connect();
         pipe.ask(&request(&["HELLO", "3"]));
-        pipe.ask(&request(&["RANGE.WATCH", range[0], range[1]]));
-        pipe.ask(&request(&["RANGE", range[0], range[1]]));
         let (bytes, copy) = (Vec::new(), Pairs::new());
-        Self { pipe, bytes, range, replies: 0, copy, reads: 1, changes: 0 }
+        let asked = VecDeque::from([Asked::Hello]);
+        let mut mirror = Self { pipe, bytes, range, asked, copy, changes: 0 };
+        mirror.watch();
+        mirror
+    }
+
+    fn watch(&mut self) {
+        self.pipe.ask(&request(&["RANGE.WATCH", self.range[0], self.range[1]]));
+        self.asked.push_back(Asked::Watch);
+        self.read();
+    }
+
+    fn read(&mut self) {
+        self.pipe.ask(&request(&["RANGE", self.range[0], self.range[1]]));
+        self.asked.push_back(Asked::Read);
     }
 
     /// Takes what has come.
@@ -69,16 +93,23 @@ impl Mirror {
 
     /// Whether it waits for nothing.
     pub(super) fn is_whole(&self) -> bool {
-        self.reads == 0 && self.bytes.is_empty() && self.pipe.state().told.is_empty()
+        self.asked.is_empty() && self.bytes.is_empty() && self.pipe.state().told.is_empty()
     }
 
     fn replied(&mut self, reply: &Frame) -> Result<(), String> {
-        self.replies += 1;
-        match (self.replies, reply) {
-            (1, Frame::Map(_)) | (2, Frame::Array(_)) => Ok(()),
-            (3.., _) => {
+        match (self.asked.pop_front(), reply) {
+            (Some(Asked::Hello), Frame::Map(_)) | (Some(Asked::Watch), Frame::Array(_)) => Ok(()),
+            // What it needs cannot be reached: it is asked again.
+            (Some(Asked::Watch), Frame::Error(text)) if is_of_lost_shard(text) => {
+                self.watch();
+                Ok(())
+            }
+            (Some(Asked::Read), Frame::Error(text)) if is_of_lost_shard(text) => {
+                self.read();
+                Ok(())
+            }
+            (Some(Asked::Read), _) => {
                 self.copy = pairs(reply)?;
-                self.reads -= 1;
                 Ok(())
             }
             (_, other) => Err(format!("a mirror is answered {other:?}")),
@@ -97,8 +128,7 @@ impl Mirror {
                 self.copy.remove(&text(4));
             }
             (b"range-resync", _) => {
-                self.reads += 1;
-                self.pipe.ask(&request(&["RANGE", self.range[0], self.range[1]]));
+                self.read();
             }
             _ => return Err(format!("a mirror is told {push:?}")),
         }

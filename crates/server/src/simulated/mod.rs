@@ -6,9 +6,13 @@
 //! each time, and a wait that does not end is found at once, by a clock that costs nothing. Where threads would wait for one another
 //! (all shards meet to move a partition), each stops in the middle of its turn until all have come, and they go on in step.
 //!
+//! In `apart` each shard is as if in a process of its own: what one writes to another goes as bytes, and connections between them are cut at
+//! any moment, with all that is on its way.
+//!
 //! `HEADWATER_SIMULATED_SEED=7` repeats one seed, `HEADWATER_SIMULATED_SEEDS=100000` runs more of them;
 //! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards, `HEADWATER_SIMULATED_SCRIPT=FILE` what clients ask, as a failure shows it.
 
+mod apart;
 mod busy;
 mod mirror;
 mod pipe;

@@ -12,7 +12,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-fn shards(otherwise: &str) -> Vec<u16> {
+pub(super) fn shards(otherwise: &str) -> Vec<u16> {
     let named = std::env::var("HEADWATER_SIMULATED_SHARDS");
     let named = named.unwrap_or_else(|_| otherwise.to_owned());
     named.split(',').map(|number| number.parse().expect("a number of shards")).collect()
@@ -22,7 +22,7 @@ fn shards(otherwise: &str) -> Vec<u16> {
 const FAILED_ONCE: [u64; 4] = [2768, 12432, 16482, 22886];
 
 /// The seeds to run: one, or so many and those that failed once.
-fn seeds(otherwise: u64) -> Vec<u64> {
+pub(super) fn seeds(otherwise: u64) -> Vec<u64> {
     match number("HEADWATER_SIMULATED_SEED") {
         Some(seed) => vec![seed],
         None => {

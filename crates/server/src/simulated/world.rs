@@ -7,11 +7,11 @@ use crate::connection::ConnectionId;
 use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::Time;
-use crate::shards::{MessageBatch, Shards, Transport};
+use crate::shards::{MessageBatch, ShardMessage, Shards, Transport};
 use headwater_base::{Millis, Shard};
 use headwater_model::server::place::{Place, Stream};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -67,16 +67,38 @@ pub(super) struct World {
     meets: BTreeSet<usize>,
     /// Partitions that have moved, or were to.
     pub(super) moves: u64,
+    /// Between shards that are in processes of their own: the connections that there have been between two of them (the lesser one first), and
+    /// whether the last one is there.
+    links: BTreeMap<(usize, usize), (u64, bool)>,
 }
 
 impl World {
     /// A server of so many shards, two or more.
     pub(super) fn new(shards: u16, seed: u64, change: &dyn Fn(&mut Config)) -> Self {
+        Self::over(Transport::new(shards), shards, seed, change)
+    }
+
+    /// So many shards, each as if in a process of its own, all connected.
+    pub(super) fn apart(shards: u16, seed: u64) -> Self {
+        let mut world = Self::over(Transport::apart(shards, seed), shards, seed, &|_| {});
+        for one in 0..usize::from(shards) {
+            for other in one + 1..usize::from(shards) {
+                world.connect_shards(one, other);
+            }
+        }
+        world
+    }
+
+    fn over(
+        transport: Arc<Transport>,
+        shards: u16,
+        seed: u64,
+        change: &dyn Fn(&mut Config),
+    ) -> Self {
         let mut config = Config::default();
         config.listen.shards = ShardCount::Number(shards);
         config.listen.bind = Vec::new();
         change(&mut config);
-        let transport = Transport::new(shards);
         transport.barrier().simulate();
         let reactor = |at| {
             let shards = Shards::of(Shard(at), &transport);
@@ -97,6 +119,7 @@ impl World {
             busy: None,
             meets: BTreeSet::new(),
             moves: 0,
+            links: BTreeMap::new(),
         };
         while !world.reactors.iter().all(Reactor::is_open) {
             world.turn();
@@ -104,22 +127,65 @@ impl World {
         world
     }
 
+    /// How many shards there are.
+    pub(super) fn shards(&self) -> usize {
+        self.reactors.len()
+    }
+
+    /// Whether two shards are connected.
+    pub(super) fn are_connected(&self, one: usize, other: usize) -> bool {
+        self.links.get(&(one.min(other), one.max(other))).is_some_and(|(_, is)| *is)
+    }
+
+    /// Connects two shards that are not.
+    pub(super) fn connect_shards(&mut self, one: usize, other: usize) {
+        let link = self.links.entry((one.min(other), one.max(other))).or_default();
+        *link = (link.0 + 1, true);
+        self.tell_connected(one, other, true);
+    }
+
+    /// Cuts two shards off from one another: what is on its way between them is lost.
+    pub(super) fn cut(&mut self, one: usize, other: usize) {
+        let link = self.links.entry((one.min(other), one.max(other))).or_default();
+        link.1 = false;
+        self.tell_connected(one, other, false);
+    }
+
+    fn tell_connected(&self, one: usize, other: usize, is: bool) {
+        let [one, other] = [one, other].map(|at| Shard(at as u16));
+        self.transport.tell_connected(one, other, is);
+        self.transport.tell_connected(other, one, is);
+    }
+
+    /// Whether what a shard has written can arrive: it was for the connection that there is.
+    fn arrives(&self, at: usize, batch: &MessageBatch) -> bool {
+        let from = usize::from(batch.from.0);
+        let told_here = matches!(batch.messages[..], [ShardMessage::Lost] | [ShardMessage::Found]);
+        let link = self.links.get(&(at.min(from), at.max(from)));
+        let passes = |(count, is): &(u64, bool)| *is && batch.connection == *count;
+        at == from || told_here || self.links.is_empty() || link.is_some_and(passes)
+    }
+
     /// Takes messages out of the inbox of a shard that is to come later: all that some senders have sent behind a point, and all that
     /// lies behind a message that has the shard wait for all others; whether there is one.
     fn set_aside(&mut self, at: usize) -> (Vec<MessageBatch>, bool) {
         let late: BTreeSet<u16> =
             (0..self.reactors.len() as u16).filter(|_| self.draws.below(3) == 0).collect();
-        let mut batches = self.transport.batches_of(Shard(at as u16));
+        let transport = self.transport.clone();
+        let mut batches = transport.batches_of(Shard(at as u16));
         let (mut now, mut later, mut held) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut meets = false;
         for mut batch in batches.drain(..) {
+            if !self.arrives(at, &batch) {
+                continue;
+            }
             let from = batch.from.0;
             if meets || held.contains(&from) || (late.contains(&from) && self.draws.below(2) == 0) {
                 held.insert(from);
                 later.push(batch);
             } else {
                 let behind = batch.split_at_move();
-                now.push(batch);
+                now.push(over_link(batch));
                 meets = behind.is_some();
                 later.extend(behind.filter(|batch| !batch.messages.is_empty()));
             }
@@ -219,6 +285,18 @@ impl World {
             let state = client.pipe.state();
             state.news || !(state.server_ended || state.client_ended)
         });
+    }
+}
+
+/// What one shard has written to another, as it comes from one process to another: what has a form there is read from its bytes.
+fn over_link(batch: MessageBatch) -> MessageBatch {
+    let mut frame = Vec::new();
+    match batch.write(&mut frame) {
+        Ok(()) => {
+            let read = MessageBatch::read(&frame).expect("what was written is read");
+            MessageBatch { connection: batch.connection, ..read }
+        }
+        Err(_) => batch,
     }
 }
 

@@ -119,6 +119,12 @@ impl ShardService {
                 Err(stop) => return self.waits.step_done(Err(stop), frame, work),
             }
         }
+        if let Some(shards) = &mut self.others.shards
+            && shards.outbox.are_apart()
+        {
+            // Its coordinator may be lost before it says what becomes of it.
+            shards.prepared.insert(transaction, prepare.clone());
+        }
         match i64::try_from(in_the_way) {
             Ok(0) | Err(_) => encoder(work).ok(),
             Ok(keys) => encoder(work).integer(keys),
@@ -448,6 +454,9 @@ impl OtherShards {
     /// Gives a lock back, and wakes those who get theirs by that.
     pub(crate) fn unlock(&mut self, owner: Owner, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.shards else { return };
+        if let Owner::Transaction(transaction) = owner {
+            shards.prepared.remove(&transaction);
+        }
         let granted = shards.locks.release(owner);
         self.wake_granted(&granted, connections);
     }

@@ -25,10 +25,11 @@ impl ShardService {
             self.bound.gauge.take_over(|| batch.memory());
             self.take_batch(batch, connections);
         }
+        self.look_at_lost(connections);
     }
 
     fn take_batch(&mut self, batch: MessageBatch, connections: &mut Connections<Session>) {
-        let MessageBatch { from, bytes, messages } = batch;
+        let MessageBatch { from, bytes, messages, .. } = batch;
         let mut begin = 0;
         for message in messages {
             match message {
@@ -108,6 +109,8 @@ impl ShardService {
                 ShardMessage::Figures(figures) => self.figures.add_figures(figures),
                 ShardMessage::Settings(pairs) => self.take_settings(&pairs),
                 ShardMessage::Stop => self.stopping = true,
+                ShardMessage::Lost => self.lose_shard(from, connections),
+                ShardMessage::Found => self.find_shard(from),
             }
         }
     }
@@ -144,6 +147,17 @@ impl ShardService {
                 shards.ask(at, session, &header, &Ask::Command(spec, undo.args()));
             }
         }
+        self.answers_came(session, connections);
+    }
+
+    /// Answers have come for a client: it goes on where it waits for them, and is sent what is ready.
+    pub(super) fn answers_came(
+        &mut self,
+        session: ConnectionId,
+        connections: &mut Connections<Session>,
+    ) {
+        let Some(connection) = connections.get_mut(session) else { return };
+        let Some(pending) = connection.session.pending() else { return };
         let (is_ready, defers) = (pending.is_ready(), pending.defers() && !pending.noted);
         pending.noted |= defers;
         if pending.blocks && pending.is_done() {

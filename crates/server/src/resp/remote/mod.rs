@@ -7,6 +7,7 @@ mod asks;
 mod coordinate;
 mod form;
 mod locks;
+mod lost;
 mod messages;
 mod moves;
 mod partitions;
@@ -43,6 +44,9 @@ pub(crate) use locks::{LATE as LOCKED_FOR_LONG, LockTurn, LockWait};
 pub(crate) use moves::MovePart;
 pub(crate) use redoing::Redoing;
 
+/// Why what names keys of several shards in processes of their own is refused.
+const DIVIDED: &str = "Keys in request don't hash to the same slot: they are of several shards, which are in processes of their own";
+
 impl ShardService {
     /// Executes a request elsewhere, or at several shards, if that is where its keys live. `None`: it
     /// is to be executed here.
@@ -78,6 +82,7 @@ impl ShardService {
             me: shards.me,
             placement: self.node.engine().placement()?,
             pending: work.connection.session.pending_requests(),
+            apart: shards.outbox.are_apart(),
             is_crowded: &|at| shards.outbox.is_crowded(at, 0),
             may_derive: &|| self.may_be_derived(command, args, spec),
         };
@@ -96,6 +101,12 @@ impl ShardService {
                     self.figures.stats.times.count();
                 }
                 Some(self.ask_all(spec, kind, merge, &parts, args, work))
+            }
+            Course::Divided => {
+                let before = work.out.len();
+                encoder(work).error("CROSSSLOT", format_args!("{DIVIDED}"));
+                self.figures.note_error(before, work);
+                Some(Flow::Next)
             }
             Course::Read => {
                 let plan = self.plan_of((spec, command, args), true)?;

@@ -4,11 +4,11 @@
 //! transaction, watched ones included, live on another shard, EXEC sends the whole queue there; where they live
 //! on several, they do it as one step ([`super::coordinate`]).
 
-use super::wait_for_answers;
+use super::{DIVIDED, wait_for_answers};
 use crate::resp::parts::OtherShards;
-use crate::resp::{Flow, ShardService, Turn};
+use crate::resp::{Flow, ShardService, Turn, encoder};
 use headwater_base::Shard;
-use headwater_command::{Args, Command, OwnedArgs, Spec, Transaction, table};
+use headwater_command::{Args, Command, OwnedArgs, Reply, Spec, Transaction, table};
 use headwater_router::{Ask, Kind, Merge, Request};
 use std::collections::BTreeSet;
 
@@ -122,6 +122,14 @@ impl ShardService {
             // What it wrote elsewhere may be read within.
             return Some(wait_for_answers(Some(args), work));
         }
+        if session.pending().is_some_and(|pending| pending.has_lost_watches()) {
+            // Nobody knows whether they have changed.
+            session.queue = None;
+            self.unwatch_remote(work);
+            self.forget_watches(&mut work.connection.session);
+            encoder(work).null_array();
+            return Some(Flow::Next);
+        }
         let queue = session.queue.take()?;
         let mut plan = self.plan_of_queue(&queue)?;
         let session = &mut work.connection.session;
@@ -156,6 +164,14 @@ impl ShardService {
             if let Some(pending) = work.connection.session.pending() {
                 pending.end_watches();
             }
+            return Some(Flow::Next);
+        }
+        if self.others.shards.as_ref()?.outbox.are_apart() {
+            self.unwatch_remote(work);
+            self.forget_watches(&mut work.connection.session);
+            let before = work.out.len();
+            encoder(work).error("CROSSSLOT", format_args!("{DIVIDED}"));
+            self.figures.note_error(before, work);
             return Some(Flow::Next);
         }
         self.show_queue(&queue.requests, args, work);

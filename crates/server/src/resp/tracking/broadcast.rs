@@ -80,6 +80,20 @@ impl Prefixes {
         }
     }
 
+    /// The prefixes that clients of another shard have.
+    pub(super) fn of_shard(&self, shard: Shard) -> Vec<Vec<u8>> {
+        let all = self.by_prefix.iter();
+        let of = all.filter(|(_, gathered)| gathered.shards.contains(&shard));
+        of.map(|(prefix, _)| prefix.clone()).collect()
+    }
+
+    /// The prefixes that clients of this shard have.
+    pub(super) fn own(&self) -> Vec<Vec<u8>> {
+        let all = self.by_prefix.iter();
+        let own = all.filter(|(_, gathered)| !gathered.clients.is_empty());
+        own.map(|(prefix, _)| prefix.clone()).collect()
+    }
+
     fn forget_unused(&mut self, prefix: &[u8]) {
         let is_used =
             |gathered: &PrefixChanges| !(gathered.clients.is_empty() && gathered.shards.is_empty());

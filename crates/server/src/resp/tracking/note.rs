@@ -3,11 +3,14 @@
 //! # Cost
 //! A key that was read or has changed is its bytes and some words, in the batch's buffer.
 
+mod codec;
+
 use crate::connection::ConnectionId;
+use headwater_base::wire::{WireReader, put_bytes};
 use headwater_protocol::resp::Version;
 
 /// What is rare.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Note {
     /// Clients of the sender are told of all keys with this prefix, or are no more.
     Prefix {
@@ -78,22 +81,13 @@ impl<'k> Copy<'k> {
             Self::All => (ALL, NOBODY, &b""[..]),
         };
         out.push(kind);
-        out.extend_from_slice(&(client.slot as u64).to_le_bytes());
-        out.extend_from_slice(&client.number.to_le_bytes());
-        out.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        out.extend_from_slice(key);
+        client.write(out);
+        put_bytes(out, key);
     }
 
     /// Reads what was written, and leaves what is behind it.
-    pub(super) fn read(rest: &mut &'k [u8]) -> Option<Self> {
-        let (&kind, tail) = rest.split_first()?;
-        let (slot, tail) = tail.split_first_chunk::<8>()?;
-        let (number, tail) = tail.split_first_chunk::<8>()?;
-        let (len, tail) = tail.split_first_chunk::<4>()?;
-        let (key, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-        *rest = tail;
-        let slot = u64::from_le_bytes(*slot) as usize;
-        let client = ConnectionId { slot, number: u64::from_le_bytes(*number) };
+    pub(super) fn read(bytes: &mut WireReader<'k>) -> Option<Self> {
+        let (kind, client, key) = (bytes.u8()?, ConnectionId::read(bytes)?, bytes.bytes()?);
         Some(match kind {
             READ => Self::Read(client, key),
             CHANGED => Self::Changed((client != NOBODY).then_some(client), key),
@@ -122,8 +116,8 @@ mod tests {
         ];
         let mut bytes = Vec::new();
         all.iter().for_each(|copy| copy.write(&mut bytes));
-        let mut rest = &*bytes;
-        let read: Vec<_> = core::iter::from_fn(|| Copy::read(&mut rest)).collect();
+        let mut reader = WireReader::of(&bytes);
+        let read: Vec<_> = core::iter::from_fn(|| Copy::read(&mut reader)).collect();
         assert_eq!(read, all);
     }
 }

@@ -15,6 +15,7 @@ use crate::resp::session::{Origin, Session, Waiting};
 use crate::resp::{Flow, Turn};
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
+use headwater_base::wire::WireReader;
 use headwater_command::{Args, OwnedArgs, Spec, Tracking as Asked};
 use headwater_router::Copies;
 
@@ -152,9 +153,10 @@ impl ShardService {
     pub(in crate::resp) fn take_copies(
         &mut self,
         from: Shard,
-        mut bytes: &[u8],
+        bytes: &[u8],
         connections: &mut Connections<Session>,
     ) {
+        let mut bytes = WireReader::of(bytes);
         let most = self.push_bytes_max();
         let home = Some(from);
         let notes = Vec::new();
@@ -238,6 +240,38 @@ impl ShardService {
         }
     }
 
+    /// There is no connection to another shard any more: its clients have no copies of keys of this one, and of copies that clients here
+    /// keep nobody knows whether they are still right.
+    pub(in crate::resp) fn lose_copies(
+        &mut self,
+        with: Shard,
+        connections: &mut Connections<Session>,
+    ) {
+        let tracking = &mut self.pushes.tracking;
+        if tracking.shards.contains(&with) {
+            for key in tracking.homed.forget(with) {
+                tracking.forget(&key);
+            }
+            tracking.outbox.retain(|(to, _)| *to != with);
+            for prefix in tracking.prefixes.of_shard(with) {
+                self.take_tracking_note(with, Note::Prefix { prefix, on: false }, connections);
+            }
+            self.take_tracking_note(with, Note::Off, connections);
+        }
+        if !self.pushes.tracking.clients.is_empty() {
+            let mut all = Vec::new();
+            Copy::All.write(&mut all);
+            self.take_copies(with, &all, connections);
+        }
+    }
+
+    /// There is a connection to another shard again: it is told of the prefixes that clients here have.
+    pub(in crate::resp) fn find_copies(&mut self, with: Shard) {
+        let prefixes = self.pushes.tracking.prefixes.own().into_iter();
+        let notes = prefixes.map(|prefix| (with, Note::Prefix { prefix, on: true })).collect();
+        self.others.post_tracking(notes);
+    }
+
     /// Looks for the client that is to be told instead of one, where it is another shard's. `None`: it was looked for, or is
     /// none of theirs.
     pub(in crate::resp) fn find_redirect(
@@ -248,6 +282,9 @@ impl ShardService {
     ) -> Option<Flow> {
         let number = u64::try_from(asked.redirect?).ok()?;
         let at = self.others.shard_of_client(number).filter(|&at| at != self.others.me())?;
+        if self.others.shards.as_ref()?.outbox.is_lost(at) {
+            return None;
+        }
         let id = work.connection.id;
         if self.pushes.tracking.found.get(&id).is_some_and(|(found, _)| *found == number) {
             return None;

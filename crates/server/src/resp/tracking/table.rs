@@ -101,6 +101,23 @@ impl<C: Copy + PartialEq> Table<C> {
         self.bytes += entry.bytes();
     }
 
+    /// Who kept copies keeps none any more; the keys of which nobody does.
+    pub(super) fn forget(&mut self, client: C) -> Vec<Box<[u8]>> {
+        let mut alone = Vec::new();
+        for at in 0..self.entries.len() {
+            let entry = &mut self.entries[at];
+            self.bytes -= entry.bytes();
+            let before = entry.clients.len();
+            entry.clients.retain(|other| *other != client);
+            self.bytes += entry.bytes();
+            if before > 0 && entry.clients.is_empty() {
+                alone.push(entry.key.clone());
+            }
+        }
+        alone.iter().for_each(|key| _ = self.take(key));
+        alone
+    }
+
     /// Takes a key out.
     pub(super) fn take(&mut self, key: &[u8]) -> Option<Entry<C>> {
         self.place(key).map(|at| self.take_at(at))

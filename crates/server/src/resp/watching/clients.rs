@@ -9,7 +9,7 @@
 //! # Cost
 //! A change is written once for each feed, with its position; each watch costs a lookup and a copy of the bytes.
 
-use super::note::{Begun, Missed, Refusal, Since};
+use super::note::{Asked, Begun, Missed, Refusal, Since};
 use super::outputs::Outputs;
 use super::position::{Marks, Positions};
 use crate::connection::ConnectionId;
@@ -218,6 +218,30 @@ impl Clients {
         if begin.missing.is_empty() {
             self.ready.push(watch.connection);
         }
+    }
+
+    /// The watches that a home has yet to begin.
+    pub(super) fn missing_at(&self, home: Shard) -> Vec<u32> {
+        let misses =
+            |watch: &Watch| watch.begin.as_ref().is_some_and(|begin| begin.missing.contains(&home));
+        let missing = self.watches.iter().filter(|(_, watch)| misses(watch));
+        missing.map(|(id, _)| *id).collect()
+    }
+
+    /// What is watched of a home's keys, as it is asked for.
+    pub(super) fn watched_at(&self, home: Shard) -> Vec<Asked> {
+        let here = |feed: &&Feed| feed.home.is_none_or(|other| other == home);
+        let feeds = self.feeds.iter().filter(|(_, feed)| here(feed));
+        let asked = feeds.flat_map(|(&id, feed)| {
+            let of = move |&watch: &u32| Asked {
+                watch,
+                feed: id,
+                range: feed.range.clone(),
+                from: None,
+            };
+            feed.watches.iter().map(of)
+        });
+        asked.collect()
     }
 
     /// Takes the clients whose watches can be answered.

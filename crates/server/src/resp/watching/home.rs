@@ -143,7 +143,7 @@ impl ShardService {
                 }
                 Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {}
                 Err(Stop::Failed(error)) => {
-                    let (code, text) = (error.code(), error.to_string());
+                    let (code, text) = (error.code().to_owned(), error.to_string());
                     return Some(Err(Refusal { code, text }));
                 }
             }
@@ -224,7 +224,7 @@ impl ShardService {
         let (_, by, asked) = waiting.swap_remove(at);
         let watch = asked.watch;
         let answer = match failure {
-            Some(error) => Err(Refusal { code: error.code(), text: error.to_string() }),
+            Some(error) => Err(Refusal { code: error.code().to_owned(), text: error.to_string() }),
             None => self.begin_at_home(by, asked)?,
         };
         Some((by, watch, answer))
@@ -344,6 +344,11 @@ impl ShardService {
     pub(super) fn note_to(&mut self, to: Shard, note: Note) {
         let me = self.others.me();
         match &mut self.others.shards {
+            Some(shards) if shards.outbox.is_lost(to) => {
+                if let Note::Begin(asked) = note {
+                    self.pushes.watching.clients.answered(to, asked.watch, Err(lost(to)));
+                }
+            }
             Some(shards) if to != me => {
                 shards.outbox.to(to).messages.push(ShardMessage::Watching(Box::new(note)));
             }
@@ -360,6 +365,36 @@ impl ShardService {
                 Note::End { watch, feed } => self.end_at_home(me, watch, feed),
                 Note::Resync { feed } => self.pushes.watching.clients.resync(me, feed),
             },
+        }
+    }
+}
+
+/// Why a watch cannot begin at a shard to which there is no connection.
+fn lost(home: Shard) -> Refusal {
+    let text = format!("shard {} has no owner that can be reached", home.0);
+    Refusal { code: String::from("CLUSTERDOWN"), text }
+}
+
+impl ShardService {
+    /// There is no connection to another shard any more: nobody there watches, and what was to begin there does not.
+    pub(in crate::resp) fn lose_watches(&mut self, with: Shard) {
+        let home = &mut self.pushes.watching.home;
+        home.waiting.retain(|(_, by, _)| *by != with);
+        let feeds = home.feeds.keys().filter(|(by, _)| *by == with).map(|(_, feed)| *feed);
+        for feed in feeds.collect::<Vec<_>>() {
+            while self.pushes.watching.home.feeds.contains_key(&(with, feed)) {
+                self.end_at_home(with, 0, feed);
+            }
+        }
+        for watch in self.pushes.watching.clients.missing_at(with) {
+            self.pushes.watching.clients.answered(with, watch, Err(lost(with)));
+        }
+    }
+
+    /// There is a connection to another shard again: what is watched of its keys begins anew there, and is read again.
+    pub(in crate::resp) fn find_watches(&mut self, with: Shard) {
+        for asked in self.pushes.watching.clients.watched_at(with) {
+            self.note_to(with, Note::Begin(asked));
         }
     }
 }

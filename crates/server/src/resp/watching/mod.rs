@@ -162,7 +162,7 @@ impl ShardService {
             let bytes = self.end_watch(id);
             work.connection.session.watch_bytes -= bytes;
             let before = work.out.len();
-            encoder(work).error(refusal.code, format_args!("{}", refusal.text));
+            encoder(work).error(&refusal.code, format_args!("{}", refusal.text));
             self.figures.note_error(before, work);
         }
     }
@@ -460,7 +460,7 @@ impl Pushes {
     }
 
     /// Has the clients answered whose watches have begun.
-    fn wake_watchers(&mut self, connections: &mut Connections<Session>) {
+    pub(in crate::resp) fn wake_watchers(&mut self, connections: &mut Connections<Session>) {
         for id in self.watching.clients.take_ready() {
             connections.wake(id);
         }

@@ -7,10 +7,12 @@
 //! # Cost
 //! A change is its number, those of its feeds, and the bytes that all watches of it are sent: copied twice, and not looked at.
 
+mod codec;
+
 use headwater_base::KeyRange;
 
 /// Something about a watch or a feed.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Note {
     /// A watch begins: follow its range.
     Begin(Asked),
@@ -31,7 +33,7 @@ pub(crate) enum Note {
 }
 
 /// A watch that begins.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Asked {
     /// Its number at the client's shard.
     pub(super) watch: u32,
@@ -44,7 +46,7 @@ pub(crate) struct Asked {
 }
 
 /// What a client that comes back knows of a home.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Since {
     /// Everything up to this number.
     Number(u64),
@@ -53,7 +55,7 @@ pub(crate) enum Since {
 }
 
 /// A watch that has begun at a home.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Begun {
     /// The number of the last change before it.
     pub(super) number: u64,
@@ -62,16 +64,16 @@ pub(crate) struct Begun {
 }
 
 /// Changes with their numbers.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Missed {
     bytes: Vec<u8>,
 }
 
 /// Why a watch cannot begin.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
     /// The kind of error.
-    pub(super) code: &'static str,
+    pub(super) code: String,
     /// What is wrong.
     pub(super) text: String,
 }

@@ -1,0 +1,127 @@
+//! Other shards in processes of their own, to which the connection is lost, or there is one again.
+//!
+//! What was under way is told to be lost, once: requests of clients here are answered that nobody knows what has become of them,
+//! sessions that stood for clients there end, and what the two have told each other of keys is void on either side. Requests that come while
+//! there is no connection are answered at once. With the next connection both begin anew.
+//!
+//! # Invariants
+//! - O1. A request is answered `CLUSTERDOWN` once where its answer cannot come any more: what was asked over one connection is never answered
+//!   over the next ([`MessageBatch::connection`](crate::shards::MessageBatch)).
+//! - O2. Locks of a coordinator that is lost are given back, and what it has prepared here is not done.
+
+use super::form::ClientForm;
+use crate::connections::Connections;
+use crate::log::event;
+use crate::resp::ShardService;
+use crate::resp::session::{Session, Waiting};
+use headwater_base::{Millis, Shard};
+use headwater_command::Reply;
+use headwater_router::{Owner, answer_of};
+
+/// What is answered to a request that was sent to a shard before the connection was lost.
+fn unknown(at: Shard) -> Vec<u8> {
+    let at = at.0;
+    answer_of(|out| {
+        out.error(
+            "CLUSTERDOWN",
+            format_args!(
+                "the connection to shard {at} was lost: nobody knows whether this was executed there"
+            ),
+        );
+    })
+}
+
+/// What is answered to a request that could not be sent.
+fn unsent(at: Shard) -> Vec<u8> {
+    let at = at.0;
+    answer_of(|out| {
+        out.error(
+            "CLUSTERDOWN",
+            format_args!("shard {at} has no owner that can be reached: nothing was executed there"),
+        );
+    })
+}
+
+impl ShardService {
+    /// There is no connection to another shard any more.
+    #[cold]
+    pub(super) fn lose_shard(&mut self, with: Shard, connections: &mut Connections<Session>) {
+        let now = Millis(self.time.uptime);
+        let Some(shards) = &mut self.others.shards else { return };
+        if !shards.outbox.set_connected(with, false) {
+            return;
+        }
+        event!(warn, "shards", "lost", shard = with.0, "there is no connection to the shard");
+        shards.peers.lost(with, now);
+        let of_other = shards.remote_sessions.extract_if(|origin, _| origin.shard == with);
+        of_other.for_each(|(_, id)| connections.kill(id));
+        self.give_back_locks_of(with, connections);
+        self.node.lose_remote(with);
+        let with_requests = connections.iter().filter(|it| it.session.pending_requests().is_some());
+        let answer = unknown(with);
+        for id in with_requests.map(|it| it.id).collect::<Vec<_>>() {
+            let Some(connection) = connections.get_mut(id) else { continue };
+            let mut form = ClientForm::of(&connection.session);
+            if let Some(pending) = connection.session.pending() {
+                pending.lost(with, &answer, &mut form);
+            }
+            if matches!(connection.session.waiting.as_deref(), Some(Waiting::Request(_))) {
+                // It may have asked the shard for something that is no request.
+                connections.wake(id);
+            }
+            self.answers_came(id, connections);
+        }
+        self.lose_watches(with);
+        self.lose_copies(with, connections);
+        self.pushes.wake_watchers(connections);
+    }
+
+    /// O2.
+    fn give_back_locks_of(&mut self, with: Shard, connections: &mut Connections<Session>) {
+        let Some(shards) = &mut self.others.shards else { return };
+        for transaction in shards.locks.of_coordinator(with) {
+            let Some(shards) = &mut self.others.shards else { return };
+            shards.lock_waits.remove(&transaction);
+            let prepared = shards.prepared.remove(&transaction);
+            prepared.iter().flatten().for_each(|request| self.unprepare(request));
+            self.others.unlock(Owner::Transaction(transaction), connections);
+        }
+    }
+
+    /// There is a connection to another shard.
+    #[cold]
+    pub(super) fn find_shard(&mut self, with: Shard) {
+        let now = Millis(self.time.uptime);
+        let Some(shards) = &mut self.others.shards else { return };
+        shards.outbox.set_connected(with, true);
+        shards.peers.found(with, now);
+        event!(info, "shards", "found", shard = with.0, "there is a connection to the shard");
+        self.find_watches(with);
+        self.find_copies(with);
+    }
+
+    /// Answers what could not be sent, and has loads fail whose home is lost for long.
+    #[inline]
+    pub(super) fn look_at_lost(&mut self, connections: &mut Connections<Session>) {
+        let Some(shards) = &mut self.others.shards else { return };
+        if shards.outbox.are_apart() {
+            shards.peers.give_up_loads(Millis(self.time.uptime));
+            if !shards.unsent.is_empty() {
+                self.answer_unsent(connections);
+            }
+        }
+    }
+
+    #[cold]
+    fn answer_unsent(&mut self, connections: &mut Connections<Session>) {
+        let Some(shards) = &mut self.others.shards else { return };
+        for (at, session, id) in core::mem::take(&mut shards.unsent) {
+            let Some(connection) = connections.get_mut(session) else { continue };
+            let mut form = ClientForm::of(&connection.session);
+            if let Some(pending) = connection.session.pending() {
+                pending.came((at, id), &unsent(at), Vec::new(), &mut form);
+            }
+            self.answers_came(session, connections);
+        }
+    }
+}

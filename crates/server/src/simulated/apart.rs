@@ -1,0 +1,395 @@
+//! Shards in processes of their own, whose connections are cut and made again while clients are busy.
+//!
+//! What must be so: everybody is answered; what is acknowledged is done, once, and what was refused as not executed is not; who reads what joins
+//! give sees what it has written; and when all are connected again, everything that is derived, told or copied is right.
+
+use super::busy::{Come, request};
+use super::mirror::{Mirror, is_of_lost_shard};
+use super::pipe::{Pipe, State};
+use super::tests::{seeds, shards};
+use super::world::{Draws, PATIENCE, World};
+use headwater_model::server::wire::{Frame, Wire};
+use headwater_protocol::resp::ReplyCutter;
+use std::collections::BTreeMap;
+
+/// Counters, each with a home of its own.
+const COUNTERS: usize = 6;
+
+/// What a client has asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Asked {
+    /// A counter goes on.
+    Count(usize),
+    /// It is read.
+    Read(usize),
+    /// All of them are, as a join gives them at one shard.
+    Derived,
+    /// Several of them are.
+    Several,
+    /// One goes on, within a transaction that watches it.
+    Transaction(usize),
+    /// What is refused: one step of several shards.
+    Divided,
+}
+
+/// A client, and what it knows of each counter: no less than what it was told.
+struct Client {
+    pipe: Pipe,
+    bytes: Vec<u8>,
+    asked: Option<(Asked, usize, u64)>,
+    seen: [i64; COUNTERS],
+    /// What it has written itself.
+    wrote: [i64; COUNTERS],
+    /// What the join has shown.
+    derived: [i64; COUNTERS],
+}
+
+/// What is known of a counter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    /// Additions that were acknowledged.
+    done: i64,
+    /// Those of which nobody knows.
+    unknown: i64,
+    /// The greatest number that was told.
+    most: i64,
+}
+
+struct Clients {
+    all: Vec<Client>,
+    counters: [Counter; COUNTERS],
+    draws: Draws,
+    answers: u64,
+    refused: u64,
+}
+
+fn counter(at: usize) -> String {
+    format!("~count|{at}")
+}
+
+fn integer(frame: &Frame) -> Option<i64> {
+    match frame {
+        Frame::Integer(number) => Some(*number),
+        other => String::from_utf8(other.text()?).ok()?.parse().ok(),
+    }
+}
+
+/// Whether a request was not executed, or nobody knows; `None`: it is no such answer.
+fn is_executed(frame: &Frame) -> Option<bool> {
+    let Frame::Error(text) = frame else { return None };
+    if !text.starts_with("CLUSTERDOWN") {
+        return None;
+    }
+    Some(text.contains("nobody knows"))
+}
+
+impl Clients {
+    fn new(world: &mut World, count: usize, seed: u64) -> Self {
+        let mut client = |_| Client {
+            pipe: world.connect().0,
+            bytes: Vec::new(),
+            asked: None,
+            seen: [0; COUNTERS],
+            wrote: [0; COUNTERS],
+            derived: [0; COUNTERS],
+        };
+        let all = (0..count).map(&mut client).collect();
+        let (counters, draws) = ([Counter::default(); COUNTERS], Draws::new(seed ^ 0xa9));
+        Self { all, counters, draws, answers: 0, refused: 0 }
+    }
+
+    fn step(&mut self, now: u64) -> Result<(), String> {
+        let at = self.draws.below(self.all.len());
+        match self.all[at].asked {
+            None => {
+                self.ask(at, now);
+                Ok(())
+            }
+            Some(_) => self.look(at, now),
+        }
+    }
+
+    fn ask(&mut self, at: usize, now: u64) {
+        let key = self.draws.below(COUNTERS);
+        let name = counter(key);
+        let all: Vec<String> = (0..COUNTERS).map(counter).collect();
+        let mut bytes = Vec::new();
+        let mut say = |words: &[&str]| bytes.extend(request(words));
+        let (asked, replies) = match self.draws.below(10) {
+            0..4 => {
+                say(&["INCR", &name]);
+                (Asked::Count(key), 1)
+            }
+            4 => {
+                say(&["GET", &name]);
+                (Asked::Read(key), 1)
+            }
+            5 | 6 => {
+                say(&["PREFIX", "d|all|"]);
+                (Asked::Derived, 1)
+            }
+            7 => {
+                let words = all.iter().map(String::as_str);
+                say(&["MGET"].into_iter().chain(words).collect::<Vec<_>>());
+                (Asked::Several, 1)
+            }
+            8 => {
+                say(&["WATCH", &name]);
+                say(&["MULTI"]);
+                say(&["INCR", &name]);
+                say(&["EXEC"]);
+                (Asked::Transaction(key), 4)
+            }
+            _ => {
+                say(&["MSET", &all[0], "0", &all[1], "0", &all[2], "0", &all[3], "0"]);
+                (Asked::Divided, 1)
+            }
+        };
+        let client = &mut self.all[at];
+        client.asked = Some((asked, replies, now));
+        client.pipe.ask(&bytes);
+    }
+
+    /// Takes what has come for a client, and checks it when it is whole.
+    fn look(&mut self, at: usize, now: u64) -> Result<(), String> {
+        let client = &mut self.all[at];
+        let Some((asked, replies, since)) = client.asked.clone() else { return Ok(()) };
+        {
+            let State { told, server_ended, .. } = &mut *client.pipe.state();
+            client.bytes.extend(told.drain(..));
+            if *server_ended && client.bytes.is_empty() {
+                return Err(format!("{asked:?}: the server has hung up"));
+            }
+        }
+        let (mut cutter, mut whole, mut end) = (ReplyCutter::default(), 0, 0);
+        while let Some(length) = cutter.cut(&client.bytes[end..]) {
+            (whole, end, cutter) = (whole + 1, end + length, ReplyCutter::default());
+        }
+        if whole < replies {
+            if now - since > PATIENCE {
+                return Err(format!("{asked:?} has {whole} of {replies} replies"));
+            }
+            return Ok(());
+        }
+        let bytes = core::mem::take(&mut client.bytes);
+        client.asked = None;
+        let mut wire = Wire::over(Box::new(Come(bytes.iter().copied().collect())));
+        let all: Result<Vec<Frame>, String> = (0..replies).map(|_| wire.frame()).collect();
+        self.answers += 1;
+        self.check(at, &asked, &all?)
+            .map_err(|wrong| format!("{asked:?}: {wrong} ({})", bytes.escape_ascii()))
+    }
+
+    /// An addition was acknowledged with this number.
+    fn counted(&mut self, at: usize, key: usize, number: i64) -> Result<(), String> {
+        let counter = &mut self.counters[key];
+        counter.done += 1;
+        counter.most = counter.most.max(number);
+        let seen = &mut self.all[at].seen[key];
+        if number <= *seen {
+            return Err(format!("counter {key} was at {seen} before"));
+        }
+        *seen = number;
+        self.all[at].wrote[key] = number;
+        Ok(())
+    }
+
+    fn check(&mut self, at: usize, asked: &Asked, all: &[Frame]) -> Result<(), String> {
+        let last = &all[all.len() - 1];
+        if let Some(is_executed) = is_executed(last) {
+            self.refused += 1;
+            if let (Asked::Count(key) | Asked::Transaction(key), true) = (asked, is_executed) {
+                self.counters[*key].unknown += 1;
+            }
+            return Ok(());
+        }
+        match asked {
+            Asked::Count(key) => match integer(last) {
+                Some(number) => self.counted(at, *key, number),
+                None => Err(String::from("it is no number")),
+            },
+            Asked::Read(key) => {
+                let number = if *last == Frame::Null { Some(0) } else { integer(last) };
+                self.is_not_older(at, *key, number)
+            }
+            Asked::Several => {
+                let Frame::Array(values) = last else { return Err(String::from("it is no list")) };
+                (0..COUNTERS).zip(values).try_for_each(|(key, value)| {
+                    let number = if *value == Frame::Null { Some(0) } else { integer(value) };
+                    self.is_not_older(at, key, number)
+                })
+            }
+            Asked::Derived => self.check_derived(at, last),
+            Asked::Transaction(key) => match last {
+                Frame::Null | Frame::NullArray => Ok(()),
+                // A part of it was refused: WATCH, of which the transaction does not hear.
+                Frame::Array(replies) => match replies.first().and_then(integer) {
+                    Some(number) => self.counted(at, *key, number),
+                    None => Err(String::from("it is no number")),
+                },
+                _ => Err(String::from("it is neither done nor given up")),
+            },
+            Asked::Divided => match last {
+                Frame::Error(text) if text.starts_with("CROSSSLOT") => Ok(()),
+                _ => Err(String::from("it is not refused")),
+            },
+        }
+    }
+
+    fn is_not_older(&mut self, at: usize, key: usize, number: Option<i64>) -> Result<(), String> {
+        let seen = &mut self.all[at].seen[key];
+        match number {
+            Some(number) if number >= *seen => {
+                *seen = number;
+                Ok(())
+            }
+            number => Err(format!("counter {key} is {number:?}, and was {seen}")),
+        }
+    }
+
+    /// What the join gives is no older than what the client has written itself, or seen there.
+    fn check_derived(&mut self, at: usize, last: &Frame) -> Result<(), String> {
+        let Frame::Array(pairs) = last else {
+            // Data of a shard is needed that cannot be reached.
+            self.refused += 1;
+            return match last {
+                Frame::Error(text) if is_of_lost_shard(text) => Ok(()),
+                _ => Err(String::from("it is neither there nor refused")),
+            };
+        };
+        let mut shown = [0; COUNTERS];
+        for pair in pairs.chunks(2) {
+            let name = String::from_utf8(pair[0].text().unwrap_or_default()).unwrap_or_default();
+            let key = name.rsplit('|').next().and_then(|it| it.parse::<usize>().ok());
+            let (Some(key), Some(number)) = (key, integer(&pair[1])) else {
+                return Err(String::from("it is no counter"));
+            };
+            shown[key] = number;
+        }
+        let client = &mut self.all[at];
+        for (key, number) in shown.into_iter().enumerate() {
+            let before = client.derived[key].max(client.wrote[key]);
+            if number < before {
+                return Err(format!("the copy of counter {key} is {number}, and was {before}"));
+            }
+            client.derived[key] = number;
+        }
+        Ok(())
+    }
+}
+
+/// Cuts connections, and makes them again, while clients are busy; answers, and how many of them were refusals.
+fn cut_and_connect(count: u16, seed: u64) -> Result<(u64, u64), String> {
+    let world = &mut World::apart(count, seed);
+    while !world.is_quiet() {
+        world.turn();
+    }
+    let (first, _) = world.connect();
+    for (name, join) in [("d", "d|all|<n> = copy ~count|<n>"), ("e", "e = sum ~count|<n>")] {
+        first.ask(&request(&["JOIN.ADD", name, join]));
+    }
+    let follows = "g|all|<n> = copy ~count|<n>";
+    first.ask(&request(&["FLOW.ADD", "g", "ON", "~count|<n>", "COPY", follows]));
+    let mut replies = Vec::new();
+    while replies.len() < 3 {
+        world.turn();
+        let mut state = first.state();
+        let told: Vec<u8> = state.told.iter().copied().collect();
+        if let Some(length) = ReplyCutter::default().cut(&told) {
+            replies.push(told[..length].to_vec());
+            state.told.drain(..length);
+        }
+    }
+    if let Some(wrong) = replies.iter().find(|reply| reply.starts_with(b"-")) {
+        return Err(format!("it cannot be defined: {}", wrong.escape_ascii()));
+    }
+    let ranges = [["~count|", "~count}"], ["d|", "d}"], ["e", "f"], ["g|", "g}"]];
+    let mut mirrors = ranges.map(|it| Mirror::begin(world, it));
+    let mut clients = Clients::new(world, 2 + seed as usize % 5, seed);
+    for _ in 0..5000 {
+        if clients.draws.below(3) == 0 {
+            clients.step(world.uptime)?;
+        }
+        if clients.draws.below(150) == 0 {
+            let one = clients.draws.below(world.shards());
+            let other = (one + 1 + clients.draws.below(world.shards() - 1)) % world.shards();
+            if world.are_connected(one, other) {
+                world.cut(one, other);
+            } else {
+                world.connect_shards(one, other);
+            }
+        }
+        world.turn();
+        mirrors.iter_mut().try_for_each(Mirror::look)?;
+    }
+    for one in 0..world.shards() {
+        for other in one + 1..world.shards() {
+            if !world.are_connected(one, other) {
+                world.connect_shards(one, other);
+            }
+        }
+    }
+    // Everybody is answered, and whatever is still on its way comes.
+    let ended = world.uptime;
+    loop {
+        world.turn();
+        mirrors.iter_mut().try_for_each(Mirror::look)?;
+        let waits = clients.all.iter().position(|client| client.asked.is_some());
+        if let Some(at) = waits {
+            clients.look(at, world.uptime)?;
+        } else if world.is_quiet() && mirrors.iter().all(Mirror::is_whole) {
+            break;
+        }
+        if world.uptime > ended + 10 * PATIENCE {
+            return Err(String::from("it never ends"));
+        }
+    }
+    let [counters, copied, sum, done_later] = mirrors.map(|mirror| mirror.copy);
+    let mut expected = BTreeMap::new();
+    let mut total = 0;
+    for (key, counter) in clients.counters.iter().enumerate() {
+        let name = self::counter(key).into_bytes();
+        let value = counters.get(&name);
+        let number = value.and_then(|value| String::from_utf8_lossy(value).parse().ok());
+        let number: i64 = number.unwrap_or(0);
+        if number < counter.done || number > counter.done + counter.unknown {
+            return Err(format!("counter {key} is {number}: {counter:?}"));
+        }
+        total += number;
+        if let Some(value) = value {
+            expected.insert(key.to_string(), value.clone());
+        }
+    }
+    for (what, prefix, copies) in [("a join", "d|all|", copied), ("a flow", "g|all|", done_later)] {
+        let names = expected
+            .iter()
+            .map(|(key, value)| ([prefix, key].concat().into_bytes(), value.clone()));
+        if !copies.iter().map(|(key, value)| (key.clone(), value.clone())).eq(names) {
+            return Err(format!("{what} has {copies:?}, but there is {expected:?}"));
+        }
+    }
+    let sum = sum.into_values().next().unwrap_or_else(|| b"0".to_vec());
+    if sum != total.to_string().into_bytes() {
+        return Err(format!("the sum is {}, but {total} is", sum.escape_ascii()));
+    }
+    Ok((clients.answers, clients.refused))
+}
+
+#[test]
+fn whatever_connection_is_cut_everybody_is_answered_and_nothing_is_wrong() {
+    let (mut answers, mut refused) = (0, 0);
+    for count in shards("2,3,5") {
+        for seed in seeds(40) {
+            let name =
+                format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
+            let done = cut_and_connect(count, seed);
+            let done = done.unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+            (answers, refused) = (answers + done.0, refused + done.1);
+        }
+    }
+    let alone = std::env::var("HEADWATER_SIMULATED_SEED").is_ok();
+    assert!(
+        alone || refused > 100 && answers > 3 * refused,
+        "{answers} answers, {refused} refused"
+    );
+}
