@@ -7,12 +7,7 @@
 //! # Invariants
 //! - L1. What is read of a frame can be taken in without a look at its places: they lie in its bytes, in order.
 
-#![cfg_attr(
-    not(test),
-    expect(dead_code, reason = "no shards are in processes of their own yet but simulated ones")
-)]
-
-use super::transport::{MessageBatch, ShardMessage};
+use super::message::{MessageBatch, ShardMessage};
 use crate::connection::ConnectionId;
 use crate::resp::{Note, Origin, TrackingNote};
 use headwater_base::Shard;

@@ -11,6 +11,8 @@
 mod barrier;
 mod codec;
 mod count;
+mod links;
+mod message;
 mod names;
 mod position;
 mod quiescing;
@@ -20,11 +22,12 @@ mod turns;
 
 pub(crate) use barrier::MoveRefusal;
 pub(crate) use count::settle;
+pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
 pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
 pub(crate) use recorded::{FoundRecords, Recorded};
-pub(crate) use transport::{MessageBatch, Outbox, ShardMessage, Transport};
+pub(crate) use transport::{Outbox, Transport};
 
 use crate::connection::ConnectionId;
 use crate::memory::CommonShare;
@@ -80,9 +83,14 @@ pub(crate) struct Shards {
 impl Shards {
     /// What the shard `me` knows when it begins.
     pub(crate) fn of(me: Shard, transport: &Arc<Transport>) -> Box<Self> {
-        let outbox = Outbox::new(me, transport.clone());
         // In one process shards live and end together, and messages are not lost: there is one epoch, and time says nothing.
-        let mut peers = Peers::new(me, outbox.shards(), 1, Millis(0));
+        Self::of_epoch(me, transport, 1)
+    }
+
+    /// The same in this of its lives, which others may outlive: each has a greater number than those before.
+    pub(crate) fn of_epoch(me: Shard, transport: &Arc<Transport>, epoch: u64) -> Box<Self> {
+        let outbox = Outbox::new(me, transport.clone());
+        let mut peers = Peers::new(me, outbox.shards(), epoch, Millis(0));
         for other in (0..outbox.shards()).map(Shard).filter(|other| outbox.is_lost(*other)) {
             peers.lost(other, Millis(0));
         }

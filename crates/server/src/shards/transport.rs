@@ -8,31 +8,24 @@
 //! - M1. A loop that waits for sockets has said so and then found no message; whoever brings one puts it down first and looks
 //!   whether the loop waits then. So one of the two sees the other, and a loop that is at work is not woken: it looks
 //!   for messages in every turn.
-//!
-//! # Cost
-//! The bytes of all messages of a turn lie in one buffer: a message is some words and its bytes.
 
 use super::barrier::Barrier;
+use super::message::{MessageBatch, ShardMessage};
 use super::names::Heard;
 use super::recorded::Recorded;
 use super::turns::Turns;
-use crate::arrival::Arrival;
-use crate::connection::ConnectionId;
-use crate::http::Metric;
 use crate::memory::Common;
 use crate::resp::{
-    CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, Note, Origin, SlowCommands,
-    Spreads, TrackingNote,
+    CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, SlowCommands, Spreads,
 };
 use crate::sources;
 use crate::users::UserRegistry;
 use headwater_base::Shard;
-use headwater_base::placement::Partition;
-use headwater_node::{Packet, RemoteMessage};
 use mio::Waker;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tokio::sync::Notify;
 
 /// Bytes that may wait for a shard, without a bound on memory.
 const WAITING_MAX: usize = 16 << 20;
@@ -42,182 +35,6 @@ const WAITING_MIN: usize = 64 << 10;
 
 /// Bytes, or messages, for which there is room in a batch before they come.
 const EXPECTED_MAX: usize = 4 << 10;
-
-/// What one shard writes to another. Bytes are those up to `end` in the batch's buffer, from the end
-/// of the message before.
-#[derive(Debug)]
-pub(crate) enum ShardMessage {
-    /// Requests of a client, to be executed here: frames of `headwater_router::Ask`.
-    Asks {
-        /// The client's session at the sender.
-        session: ConnectionId,
-        /// Where the bytes end.
-        end: usize,
-    },
-    /// A request of a client of any shard whose keys have got this home meanwhile.
-    HandedOn {
-        /// The client's session.
-        origin: Origin,
-        /// Where the bytes end.
-        end: usize,
-    },
-    /// Answers to such requests: frames of `headwater_router::write_answer`.
-    Answers {
-        /// The session at the receiver.
-        session: ConnectionId,
-        /// Where the bytes end.
-        end: usize,
-    },
-    /// The client has gone.
-    Gone {
-        /// Its session at the sender.
-        session: ConnectionId,
-    },
-    /// The client sends no more: what waits for others to write need wait no longer.
-    HungUp {
-        /// Its session at the sender.
-        session: ConnectionId,
-    },
-    /// What executes a client's requests has ended: so must its connection.
-    Broken {
-        /// The session at the receiver.
-        session: ConnectionId,
-    },
-    /// A client that was accepted elsewhere is to be served here.
-    Client(Arrival),
-    /// A message for a channel, from a flow.
-    Publish {
-        /// Bytes of the channel's name.
-        name: usize,
-        /// Where name and message end.
-        end: usize,
-    },
-    /// What a client has asked, for the monitors of the receiver.
-    Monitored {
-        /// Where the line ends.
-        end: usize,
-    },
-    /// Something about clients' watches of ranges.
-    Watching(Box<Note>),
-    /// Changes of what the receiver's clients watch, in order.
-    Changes {
-        /// Where the bytes end.
-        end: usize,
-    },
-    /// Something about copies that clients keep.
-    Tracking(Box<TrackingNote>),
-    /// Keys that clients of the receiver have read, and keys that have changed, in order.
-    Copies {
-        /// Where the bytes end.
-        end: usize,
-    },
-    /// Loads, changes, and how far everybody has come.
-    Packet(Box<Packet>),
-    /// Something about tasks of flows.
-    Flow(Box<RemoteMessage>),
-    /// A partition is to move away: its keys on disk are to be found first.
-    FindKeys {
-        /// Which one.
-        partition: Partition,
-    },
-    /// They are found.
-    KeysFound,
-    /// Requests of clients are to be blocked, and those that were sent to other shards to be answered.
-    Quiesce {
-        /// Sequence number of the round, counted per coordinator.
-        number: u64,
-    },
-    /// That is so at the sender.
-    Quiescent {
-        /// Sequence number of the round.
-        number: u64,
-    },
-    /// Requests go on.
-    Resume,
-    /// The receiver may coordinate the next round.
-    MayQuiesce,
-    /// All shards are quiescent, and move a partition in step.
-    Move {
-        /// Which partition.
-        partition: Partition,
-        /// Its new home.
-        to: Shard,
-    },
-    /// All shards are quiescent, and begin a backup in step.
-    BeginBackup,
-    /// The receiver's metrics are asked for over HTTP.
-    AskFigures,
-    /// The first shard has read these settings again: names and values.
-    Settings(Vec<(String, String)>),
-    /// The sender's metrics.
-    Figures(Vec<Metric>),
-    /// The process is to end.
-    Stop,
-    /// Shards in processes of their own: there is no connection to the sender any more. What both wrote to each other and has not come is
-    /// lost.
-    Lost,
-    /// There is a connection to the sender, which begins with what it writes from now on.
-    Found,
-}
-
-/// The messages of one sender in one of its turns.
-#[derive(Debug, Default)]
-pub(crate) struct MessageBatch {
-    /// Who wrote them.
-    pub(crate) from: Shard,
-    /// The bytes of all of them.
-    pub(crate) bytes: Vec<u8>,
-    /// The messages, in order.
-    pub(crate) messages: Vec<ShardMessage>,
-    /// Over which connection they go, where shards are in processes of their own: the sender's count of those that it has heard of.
-    pub(crate) connection: u64,
-}
-
-impl MessageBatch {
-    /// Memory that it takes, about.
-    pub(crate) fn memory(&self) -> usize {
-        let packets = self.messages.iter().map(|message| match message {
-            ShardMessage::Packet(packet) => packet.bytes(),
-            ShardMessage::Flow(message) => message.bytes(),
-            _ => 0,
-        });
-        self.bytes.capacity()
-            + self.messages.capacity() * size_of::<ShardMessage>()
-            + packets.sum::<usize>()
-    }
-}
-
-#[cfg(test)]
-impl MessageBatch {
-    /// Cuts it behind the message that has its receiver move a partition; what is behind it. `None`: it has none.
-    pub(crate) fn split_at_move(&mut self) -> Option<Self> {
-        let at = self.messages.iter().position(|it| matches!(it, ShardMessage::Move { .. }))?;
-        let mut messages = self.messages.split_off(at + 1);
-        let ends = self.messages.iter_mut().filter_map(|message| message.end_mut().copied());
-        let begin = ends.max().unwrap_or(0);
-        for end in messages.iter_mut().filter_map(ShardMessage::end_mut) {
-            *end -= begin;
-        }
-        let bytes = self.bytes.split_off(begin);
-        Some(Self { from: self.from, bytes, messages, connection: self.connection })
-    }
-}
-
-#[cfg(test)]
-impl ShardMessage {
-    pub(crate) fn end_mut(&mut self) -> Option<&mut usize> {
-        match self {
-            Self::Asks { end, .. }
-            | Self::HandedOn { end, .. }
-            | Self::Answers { end, .. }
-            | Self::Publish { end, .. }
-            | Self::Monitored { end }
-            | Self::Changes { end }
-            | Self::Copies { end } => Some(end),
-            _ => None,
-        }
-    }
-}
 
 /// What all shards share.
 #[derive(Debug)]
@@ -256,6 +73,8 @@ pub(crate) struct Transport {
 struct ShardInbox {
     batches: Mutex<Vec<MessageBatch>>,
     waker: OnceLock<Arc<Waker>>,
+    /// Where the shard is in another process: tells whoever carries messages there that there are some.
+    news: OnceLock<Arc<Notify>>,
     /// There are messages.
     full: AtomicBool,
     /// The loop waits for sockets, and is to be woken.
@@ -412,14 +231,32 @@ impl Transport {
         &self.recorded
     }
 
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> u16 {
+        self.boxes.len() as u16
+    }
+
+    /// What tells that there is something for a shard in another process.
+    pub(crate) fn news_for(&self, shard: Shard) -> Arc<Notify> {
+        self.of(shard).news.get_or_init(Arc::default).clone()
+    }
+
+    /// Takes what was written to a shard in another process.
+    pub(crate) fn take_for(&self, shard: Shard) -> Vec<MessageBatch> {
+        self.of(shard).take()
+    }
+
+    /// Brings a shard of this process what one in another process has written.
+    pub(crate) fn bring(&self, to: Shard, batch: MessageBatch) {
+        self.of(to).put(batch);
+    }
+
+    /// Bytes that a shard has not taken yet.
+    pub(crate) fn waiting_for(&self, shard: Shard) -> usize {
+        self.of(shard).waiting.load(Ordering::Relaxed)
+    }
+
     /// Tells a shard of this process that it has a connection to another one, or none.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "no shards are in processes of their own yet but simulated ones"
-        )
-    )]
     pub(crate) fn tell_connected(&self, to: Shard, other: Shard, is: bool) {
         let messages = vec![if is { ShardMessage::Found } else { ShardMessage::Lost }];
         self.of(to).put(MessageBatch { from: other, messages, ..MessageBatch::default() });
@@ -442,9 +279,24 @@ impl ShardInbox {
         self.ring();
     }
 
+    #[inline]
+    fn take(&self) -> Vec<MessageBatch> {
+        if !self.full.load(Ordering::Acquire) || !self.full.swap(false, Ordering::SeqCst) {
+            return Vec::new();
+        }
+        let batches =
+            core::mem::take(&mut *self.batches.lock().unwrap_or_else(PoisonError::into_inner));
+        let bytes = batches.iter().map(|batch| batch.bytes.len()).sum();
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        batches
+    }
+
     fn ring(&self) {
         // M1: all of this is in one order for all threads.
         self.full.store(true, Ordering::SeqCst);
+        if let Some(news) = self.news.get() {
+            news.notify_one();
+        }
         if self.sleeps.load(Ordering::SeqCst)
             && self.sleeps.swap(false, Ordering::SeqCst)
             && let Some(waker) = self.waker.get()
@@ -464,6 +316,12 @@ impl Outbox {
         let connected = vec![Connected::default(); apart];
         let (sent, waiting_max) = (SentCounts::default(), WAITING_MAX);
         Self { me, outgoing, transport, sent, connected, waiting_max }
+    }
+
+    /// Whose it is.
+    #[cfg(test)]
+    pub(crate) fn me(&self) -> Shard {
+        self.me
     }
 
     /// Whether the shards are in processes of their own.
@@ -574,15 +432,7 @@ impl Outbox {
     /// Takes what has come.
     #[inline]
     pub(crate) fn take(&self) -> Vec<MessageBatch> {
-        let own = self.transport.of(self.me);
-        if !own.full.load(Ordering::Acquire) || !own.full.swap(false, Ordering::SeqCst) {
-            return Vec::new();
-        }
-        let batches =
-            core::mem::take(&mut *own.batches.lock().unwrap_or_else(PoisonError::into_inner));
-        let bytes = batches.iter().map(|batch| batch.bytes.len()).sum();
-        own.waiting.fetch_sub(bytes, Ordering::Relaxed);
-        batches
+        self.transport.of(self.me).take()
     }
 
     /// Notes that a request goes to another shard.
@@ -638,6 +488,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::ConnectionId;
 
     #[test]
     fn mail_arrives_in_order_and_clients_go_where_few_are() {

@@ -91,6 +91,18 @@ impl Mirror {
         Ok(())
     }
 
+    /// The same; where its server has ended, it begins anew at another one.
+    pub(super) fn look_at(&mut self, world: &mut World) -> Result<(), String> {
+        let has_ended = {
+            let state = self.pipe.state();
+            state.server_ended && state.told.is_empty()
+        };
+        if has_ended {
+            *self = Self::begin(world, self.range);
+        }
+        self.look()
+    }
+
     /// Whether it waits for nothing.
     pub(super) fn is_whole(&self) -> bool {
         self.asked.is_empty() && self.bytes.is_empty() && self.pipe.state().told.is_empty()

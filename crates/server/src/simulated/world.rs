@@ -52,7 +52,8 @@ struct Client {
 
 /// A server.
 pub(super) struct World {
-    transport: Arc<Transport>,
+    /// That of each shard: one for all, or one for each process.
+    transports: Vec<Arc<Transport>>,
     reactors: Vec<Reactor<ShardService>>,
     clients: Vec<Client>,
     pub(super) draws: Draws,
@@ -67,41 +68,76 @@ pub(super) struct World {
     meets: BTreeSet<usize>,
     /// Partitions that have moved, or were to.
     pub(super) moves: u64,
-    /// Between shards that are in processes of their own: the connections that there have been between two of them (the lesser one first), and
-    /// whether the last one is there.
+    /// Between shards that are in processes of their own, from one to another: the connections that the first one has been told of, and whether
+    /// the last one is there.
     links: BTreeMap<(usize, usize), (u64, bool)>,
+    /// What each shard begins with.
+    config: Config,
+    /// The lives that shards have had.
+    epoch: u64,
 }
 
 impl World {
     /// A server of so many shards, two or more.
     pub(super) fn new(shards: u16, seed: u64, change: &dyn Fn(&mut Config)) -> Self {
-        Self::over(Transport::new(shards), shards, seed, change)
+        let transport = Transport::new(shards);
+        Self::over(vec![transport; usize::from(shards)], seed, change)
     }
 
     /// So many shards, each as if in a process of its own, all connected.
-    pub(super) fn apart(shards: u16, seed: u64) -> Self {
-        let mut world = Self::over(Transport::apart(shards, seed), shards, seed, &|_| {});
-        for one in 0..usize::from(shards) {
-            for other in one + 1..usize::from(shards) {
-                world.connect_shards(one, other);
-            }
-        }
+    pub(super) fn apart(shards: u16, seed: u64, change: &dyn Fn(&mut Config)) -> Self {
+        let transports = (0..shards).map(|_| Transport::apart(shards, seed)).collect();
+        let mut world = Self::over(transports, seed, change);
+        world.connect_all();
         world
     }
 
+    /// Connects all shards that are not.
+    pub(super) fn connect_all(&mut self) {
+        for one in 0..self.shards() {
+            for other in one + 1..self.shards() {
+                if !self.are_connected(one, other) {
+                    self.connect_shards(one, other);
+                }
+            }
+        }
+    }
+
+    /// Has a shard's process end between two of its turns, and begin anew with what it has kept.
+    pub(super) fn restart(&mut self, at: usize) {
+        for other in (0..self.shards()).filter(|other| *other != at) {
+            if self.are_connected(at, other) {
+                self.cut(at, other);
+            }
+            self.links.remove(&(at, other));
+        }
+        // Its connections end with it, and what had come for it is gone.
+        drop(self.reactors.remove(at));
+        self.clients.retain(|client| client.shard != at);
+        self.transports[at] = Transport::apart(self.transports.len() as u16, 1);
+        self.epoch += 1;
+        let shards = Shards::of_epoch(Shard(at as u16), &self.transports[at], self.epoch);
+        let service = ShardService::new(self.config.clone(), Some(shards), None).unwrap();
+        let reactor = Reactor::beside(&self.config, service, Vec::new()).unwrap();
+        self.reactors.insert(at, reactor);
+        if at == 0 {
+            self.reactors[0].service.find_unfinished().unwrap();
+        }
+    }
+
     fn over(
-        transport: Arc<Transport>,
-        shards: u16,
+        transports: Vec<Arc<Transport>>,
         seed: u64,
         change: &dyn Fn(&mut Config),
     ) -> Self {
+        let shards = transports.len() as u16;
         let mut config = Config::default();
         config.listen.shards = ShardCount::Number(shards);
         config.listen.bind = Vec::new();
         change(&mut config);
-        transport.barrier().simulate();
+        transports.iter().for_each(|transport| transport.barrier().simulate());
         let reactor = |at| {
-            let shards = Shards::of(Shard(at), &transport);
+            let shards = Shards::of(Shard(at), &transports[usize::from(at)]);
             let service = ShardService::new(config.clone(), Some(shards), None).unwrap();
             Reactor::beside(&config, service, Vec::new()).unwrap()
         };
@@ -109,7 +145,7 @@ impl World {
         reactors[0].service.find_unfinished().unwrap();
         let (clients, draws) = (Vec::new(), Draws::new(seed));
         let mut world = Self {
-            transport,
+            transports,
             reactors,
             clients,
             draws,
@@ -120,6 +156,8 @@ impl World {
             meets: BTreeSet::new(),
             moves: 0,
             links: BTreeMap::new(),
+            config,
+            epoch: 1,
         };
         while !world.reactors.iter().all(Reactor::is_open) {
             world.turn();
@@ -134,35 +172,48 @@ impl World {
 
     /// Whether two shards are connected.
     pub(super) fn are_connected(&self, one: usize, other: usize) -> bool {
-        self.links.get(&(one.min(other), one.max(other))).is_some_and(|(_, is)| *is)
+        self.links.get(&(one, other)).is_some_and(|(_, is)| *is)
     }
 
     /// Connects two shards that are not.
     pub(super) fn connect_shards(&mut self, one: usize, other: usize) {
-        let link = self.links.entry((one.min(other), one.max(other))).or_default();
-        *link = (link.0 + 1, true);
-        self.tell_connected(one, other, true);
+        for pair in [(one, other), (other, one)] {
+            let link = self.links.entry(pair).or_default();
+            *link = (link.0 + 1, true);
+            self.tell_connected(pair, true);
+        }
     }
 
     /// Cuts two shards off from one another: what is on its way between them is lost.
     pub(super) fn cut(&mut self, one: usize, other: usize) {
-        let link = self.links.entry((one.min(other), one.max(other))).or_default();
-        link.1 = false;
-        self.tell_connected(one, other, false);
+        for pair in [(one, other), (other, one)] {
+            self.links.entry(pair).or_default().1 = false;
+            self.tell_connected(pair, false);
+        }
     }
 
-    fn tell_connected(&self, one: usize, other: usize, is: bool) {
-        let [one, other] = [one, other].map(|at| Shard(at as u16));
-        self.transport.tell_connected(one, other, is);
-        self.transport.tell_connected(other, one, is);
+    fn tell_connected(&self, (to, other): (usize, usize), is: bool) {
+        self.transports[to].tell_connected(Shard(to as u16), Shard(other as u16), is);
+    }
+
+    /// Brings a shard what those in other processes have written to it.
+    fn carry_to(&self, at: usize) {
+        let to = Shard(at as u16);
+        for from in (0..self.transports.len()).filter(|from| *from != at) {
+            if !Arc::ptr_eq(&self.transports[from], &self.transports[at]) {
+                let written = self.transports[from].take_for(to);
+                written.into_iter().for_each(|batch| self.transports[at].bring(to, batch));
+            }
+        }
     }
 
     /// Whether what a shard has written can arrive: it was for the connection that there is.
     fn arrives(&self, at: usize, batch: &MessageBatch) -> bool {
         let from = usize::from(batch.from.0);
-        let told_here = matches!(batch.messages[..], [ShardMessage::Lost] | [ShardMessage::Found]);
-        let link = self.links.get(&(at.min(from), at.max(from)));
+        let told_here =
+            matches!(batch.messages[..], [ShardMessage::Lost] | [ShardMessage::Found]);
         let passes = |(count, is): &(u64, bool)| *is && batch.connection == *count;
+        let link = self.links.get(&(from, at));
         at == from || told_here || self.links.is_empty() || link.is_some_and(passes)
     }
 
@@ -171,7 +222,8 @@ impl World {
     fn set_aside(&mut self, at: usize) -> (Vec<MessageBatch>, bool) {
         let late: BTreeSet<u16> =
             (0..self.reactors.len() as u16).filter(|_| self.draws.below(3) == 0).collect();
-        let transport = self.transport.clone();
+        self.carry_to(at);
+        let transport = self.transports[at].clone();
         let mut batches = transport.batches_of(Shard(at as u16));
         let (mut now, mut later, mut held) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut meets = false;
@@ -252,7 +304,7 @@ impl World {
             return;
         }
         let (later, meets) = self.set_aside(at);
-        let has_mail = !self.transport.batches_of(Shard(at as u16)).is_empty();
+        let has_mail = !self.transports[at].batches_of(Shard(at as u16)).is_empty();
         let mut news = Vec::new();
         for client in self.clients.iter().filter(|client| client.shard == at) {
             let mut state = client.pipe.state();
@@ -275,11 +327,11 @@ impl World {
             news.is_empty() && !has_mail && told(self) == before && !self.reactors[at].is_busy();
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
         if !later.is_empty() {
-            let mut batches = self.transport.batches_of(Shard(at as u16));
+            let mut batches = self.transports[at].batches_of(Shard(at as u16));
             let come = core::mem::replace(&mut *batches, later);
             batches.extend(come);
             drop(batches);
-            self.transport.ring(Shard(at as u16));
+            self.transports[at].ring(Shard(at as u16));
         }
         self.clients.retain(|client| {
             let state = client.pipe.state();

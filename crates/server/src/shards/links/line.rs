@@ -1,0 +1,106 @@
+//! One connection to another shard: batches as frames, in both directions.
+//!
+//! A frame is a length of 4 bytes and a batch ([`MessageBatch::write`]); one of no bytes says that the other is there.
+
+use super::Shared;
+use crate::shards::MessageBatch;
+use headwater_base::Shard;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{sleep, timeout};
+
+/// After so long in which nothing was to be said, that is said.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+/// Who has not been heard for so long is not there.
+const SILENCE: Duration = Duration::from_secs(2);
+/// How soon it is looked again whether the shard has taken what came before.
+const LOOK: Duration = Duration::from_millis(1);
+/// Bytes that may wait for the shard before no more are read for it.
+const WAITING_MAX: usize = 16 << 20;
+/// Bytes for which there is room before they have come.
+const EXPECTED_MAX: usize = 64 << 10;
+
+/// Carries batches until the connection ends: why it has.
+pub(super) async fn carry(shared: &Shared, (other, count): (Shard, u64), stream: TcpStream) -> String {
+    let (reads, writes) = stream.into_split();
+    tokio::select! {
+        why = read(shared, other, reads) => why,
+        why = write(shared, (other, count), writes) => why,
+    }
+}
+
+async fn write(shared: &Shared, (other, count): (Shard, u64), mut stream: OwnedWriteHalf) -> String {
+    let news = shared.transport.news_for(other);
+    let mut frames = Vec::new();
+    loop {
+        frames.clear();
+        for batch in shared.transport.take_for(other) {
+            if batch.connection == count {
+                frame(&batch, &mut frames);
+            }
+        }
+        if frames.is_empty() {
+            if timeout(HEARTBEAT, news.notified()).await.is_ok() {
+                continue;
+            }
+            frames.extend_from_slice(&[0; 4]);
+        }
+        if let Err(why) = stream.write_all(&frames).await {
+            return format!("nothing can be sent: {why}");
+        }
+        frames.shrink_to(EXPECTED_MAX);
+    }
+}
+
+/// Writes a batch as a frame behind what `frames` has.
+fn frame(batch: &MessageBatch, frames: &mut Vec<u8>) {
+    let start = frames.len();
+    frames.extend_from_slice(&[0; 4]);
+    match batch.write(frames) {
+        Ok(()) => {
+            let len = (frames.len() - start - 4) as u32;
+            frames[start..start + 4].copy_from_slice(&len.to_le_bytes());
+        }
+        Err(unsayable) => {
+            debug_assert!(false, "{unsayable:?}: {batch:?}");
+            frames.truncate(start);
+        }
+    }
+}
+
+async fn read(shared: &Shared, other: Shard, mut stream: OwnedReadHalf) -> String {
+    let me = shared.settings.me;
+    loop {
+        let len = match timeout(SILENCE, stream.read_u32_le()).await {
+            Ok(Ok(len)) => len as usize,
+            Ok(Err(why)) => return format!("it has ended: {why}"),
+            Err(_) => return String::from("nothing was heard for two seconds"),
+        };
+        if len == 0 {
+            continue;
+        }
+        if len > shared.settings.batch_bytes_max {
+            let most = shared.settings.batch_bytes_max;
+            return format!("a message of {len} bytes was announced; at most {most} are allowed");
+        }
+        let mut bytes = Vec::with_capacity(len.min(EXPECTED_MAX));
+        while bytes.len() < len {
+            let mut rest = (&mut stream).take((len - bytes.len()) as u64);
+            match timeout(SILENCE, rest.read_buf(&mut bytes)).await {
+                Ok(Ok(0)) => return String::from("it has ended within a message"),
+                Ok(Ok(_)) => {}
+                Ok(Err(why)) => return format!("it has ended: {why}"),
+                Err(_) => return String::from("nothing was heard for two seconds"),
+            }
+        }
+        let Some(batch) = MessageBatch::read(&bytes).filter(|batch| batch.from == other) else {
+            return String::from("what has come is no message of the shard");
+        };
+        while shared.transport.waiting_for(me) > WAITING_MAX {
+            sleep(LOOK).await;
+        }
+        shared.transport.bring(me, batch);
+    }
+}

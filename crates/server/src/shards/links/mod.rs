@@ -1,0 +1,339 @@
+//! Connections over TCP between shards in processes of their shared.
+//!
+//! One thread, with a runtime of one thread, carries what this process's shard writes to the others and what they write to it. Of two shards the one
+//! of the lesser number dials. Who owns a shard, and in which epoch, is told from outside; a connection to an owner that is none any more ends.
+//!
+//! # Invariants
+//! - N1. Over a connection goes only what was written for it ([`MessageBatch::connection`]); the shard is told of a connection before it
+//!   gets the first batch of it, and of its end behind the last one.
+//! - N2. There is one connection to a shard at a time. A later one takes the place of the one before, unless it is of an earlier epoch.
+//! - N3. Nobody who does not know the cluster's secret is listened to beyond his greeting.
+//!
+//! # Cost
+//! A batch is one frame, copied once on each side. A connection on which nothing is said costs a frame of four bytes twice a second.
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "no shards are in processes of their own yet but in tests")
+)]
+
+mod handshake;
+mod line;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use handshake::Secret;
+
+use crate::log::event;
+use crate::shards::Transport;
+use handshake::{FRAME_BYTES_MAX, Greeting, NONCE_BYTES, Side};
+use headwater_base::Shard;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+/// How long it takes to connect, and to tell who one is, at most.
+const GREETING: Duration = Duration::from_secs(2);
+/// How soon a connection is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+/// So many may be about to tell who they are.
+const GREETINGS_MAX: usize = 64;
+
+/// What links are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkSettings {
+    /// The name of the cluster.
+    pub(crate) cluster: String,
+    /// What its shards prove to one another that they know.
+    pub(crate) secret: Secret,
+    /// The shard of this process.
+    pub(crate) me: Shard,
+    /// The epoch in which this process owns it.
+    pub(crate) epoch: u64,
+    /// Where it listens.
+    pub(crate) bind: SocketAddr,
+    /// The most bytes that a batch may have.
+    pub(crate) batch_bytes_max: usize,
+}
+
+/// Where an owner of a shard is, and its epoch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LinkedOwner {
+    /// Where it listens for other shards.
+    pub(crate) address: String,
+    /// Its epoch.
+    pub(crate) epoch: u64,
+}
+
+/// The owners, by shard; `None`: a shard has none that is knshared.
+pub(crate) type LinkedOwners = Vec<Option<LinkedOwner>>;
+
+/// The thread; ended, with all connections, when dropped.
+pub(crate) struct Links {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    close: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Links {
+    /// Listens, and connects to the owners that are told.
+    ///
+    /// # Errors
+    /// It cannot listen there, or there is no thread for it.
+    pub(crate) fn start(
+        settings: LinkSettings,
+        transport: Arc<Transport>,
+        owners: watch::Receiver<LinkedOwners>,
+    ) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let listener = runtime.block_on(TcpListener::bind(settings.bind))?;
+        let address = listener.local_addr()?;
+        let (close, closes) = oneshot::channel();
+        let run = move || {
+            let tasks = tokio::task::LocalSet::new();
+            let shared = Rc::new(Shared::new(settings, transport, owners));
+            tasks.spawn_local(accept(shared.clone(), listener));
+            for other in shared.others().filter(|other| *other > shared.settings.me) {
+                tasks.spawn_local(dial(shared.clone(), other));
+            }
+            // The tasks end with the set, and with them their sockets.
+            tasks.block_on(&runtime, async {
+                let _closed = closes.await;
+            });
+            drop(tasks);
+            shared.end_all();
+        };
+        let thread = std::thread::Builder::new().name(String::from("links")).spawn(run)?;
+        Ok(Self { address, close: Some(close), thread: Some(thread) })
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        drop(self.close.take());
+        if let Some(thread) = self.thread.take() {
+            // The port is free when it has ended, however it did.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// What the tasks of the thread share.
+struct Shared {
+    settings: LinkSettings,
+    transport: Arc<Transport>,
+    owners: watch::Receiver<LinkedOwners>,
+    /// By shard: the connections that there were.
+    counts: Vec<Cell<u64>>,
+    /// By shard: the greatest epoch that one was of.
+    epochs: Vec<Cell<u64>>,
+    /// By shard: ends the connection that there is.
+    lines: Vec<RefCell<Option<Rc<Notify>>>>,
+}
+
+impl Shared {
+    fn new(
+        settings: LinkSettings,
+        transport: Arc<Transport>,
+        owners: watch::Receiver<LinkedOwners>,
+    ) -> Self {
+        let shards = usize::from(transport.shards());
+        let numbers = || (0..shards).map(|_| Cell::new(0)).collect();
+        let lines = (0..shards).map(|_| RefCell::new(None)).collect();
+        Self { settings, transport, owners, counts: numbers(), epochs: numbers(), lines }
+    }
+
+    fn others(&self) -> impl Iterator<Item = Shard> + use<> {
+        let me = self.settings.me;
+        (0..self.transport.shards()).map(Shard).filter(move |other| *other != me)
+    }
+
+    fn owner(&self, other: Shard) -> Option<LinkedOwner> {
+        self.owners.borrow().get(usize::from(other.0)).cloned().flatten()
+    }
+
+    /// Has the shard know that no connection is there any more.
+    fn end_all(&self) {
+        for other in self.others() {
+            if self.lines[usize::from(other.0)].take().is_some() {
+                self.transport.tell_connected(self.settings.me, other, false);
+            }
+        }
+    }
+
+    /// Uses a connection to an owner until it ends (N2).
+    async fn run_line(&self, other: Shard, epoch: u64, stream: TcpStream) {
+        let at = usize::from(other.0);
+        if epoch < self.epochs[at].get() {
+            return refused(other, "it is of an earlier epoch than the one before");
+        }
+        self.epochs[at].set(epoch);
+        let ends = Rc::new(Notify::new());
+        let before = self.lines[at].replace(Some(ends.clone()));
+        if let Some(before) = before {
+            before.notify_one();
+            self.transport.tell_connected(self.settings.me, other, false);
+        }
+        let count = self.counts[at].get() + 1;
+        self.counts[at].set(count);
+        self.transport.tell_connected(self.settings.me, other, true);
+        let why = tokio::select! {
+            why = line::carry(self, (other, count), stream) => why,
+            () = ends.notified() => return,
+            () = self.is_replaced(other, epoch) => String::from("another process owns the shard"),
+        };
+        let is_mine = |line: &Option<Rc<Notify>>| {
+            line.as_ref().is_some_and(|line| Rc::ptr_eq(line, &ends))
+        };
+        if is_mine(&self.lines[at].borrow()) {
+            self.lines[at].take();
+            self.transport.tell_connected(self.settings.me, other, false);
+            event!(warn, "shards", "link_ended", shard = other.0, why, "a connection to another shard has ended");
+        }
+    }
+
+    /// Comes back when another process than that of this epoch owns a shard.
+    async fn is_replaced(&self, other: Shard, epoch: u64) {
+        let mut owners = self.owners.clone();
+        let newer = |owners: &LinkedOwners| {
+            let owner = owners.get(usize::from(other.0)).and_then(Option::as_ref);
+            owner.is_some_and(|owner| owner.epoch > epoch)
+        };
+        if owners.wait_for(newer).await.is_err() {
+            // Nobody tells of owners any more.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn refused(other: Shard, why: &str) {
+    event!(warn, "shards", "link_refused", shard = other.0, why, "a connection to another shard was refused");
+}
+
+fn nonce() -> [u8; NONCE_BYTES] {
+    let mut nonce = [0; NONCE_BYTES];
+    let provider = rustls::crypto::ring::default_provider();
+    provider.secure_random.fill(&mut nonce).expect("the system has random numbers");
+    nonce
+}
+
+async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), String> {
+    let frame = [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    stream.write_all(&frame).await.map_err(|why| why.to_string())
+}
+
+async fn hear(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
+    let ended = |why: io::Error| why.to_string();
+    let len = stream.read_u32_le().await.map_err(ended)? as usize;
+    if len > FRAME_BYTES_MAX {
+        return Err(String::from("it is no shard of a Headwater cluster"));
+    }
+    let mut bytes = vec![0; len];
+    stream.read_exact(&mut bytes).await.map_err(ended)?;
+    Ok(bytes)
+}
+
+/// Connects to the owners of a shard, one after the other, for as long as there are any.
+async fn dial(shared: Rc<Shared>, other: Shard) {
+    let mut owners = shared.owners.clone();
+    loop {
+        match shared.owner(other) {
+            None => {
+                if owners.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            Some(owner) => match timeout(GREETING, greet(&shared, other, &owner)).await {
+                Ok(Ok((epoch, stream))) => shared.run_line(other, epoch, stream).await,
+                Ok(Err(why)) => refused(other, &why),
+                Err(_) => refused(other, "it does not answer"),
+            },
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Connects, and tells and hears who each is: the other's epoch.
+async fn greet(
+    shared: &Shared,
+    other: Shard,
+    owner: &LinkedOwner,
+) -> Result<(u64, TcpStream), String> {
+    let LinkSettings { cluster, secret, me, epoch, .. } = &shared.settings;
+    let mut stream =
+        TcpStream::connect(owner.address.as_str()).await.map_err(|why| why.to_string())?;
+    let _slower = stream.set_nodelay(true);
+    let greeting = Greeting {
+        cluster: cluster.clone(),
+        from: *me,
+        epoch: *epoch,
+        to: other,
+        nonce: nonce(),
+    };
+    let greeting = greeting.encode();
+    say(&mut stream, &greeting).await?;
+    let answer = hear(&mut stream).await?;
+    let theirs = handshake::read_answer(secret, &greeting, &answer)?;
+    let proof = handshake::proof(secret, Side::Dials, &[&greeting, &answer]);
+    say(&mut stream, &proof).await?;
+    Ok((theirs, stream))
+}
+
+/// Takes in those who connect.
+async fn accept(shared: Rc<Shared>, listener: TcpListener) {
+    let room = Arc::new(Semaphore::new(GREETINGS_MAX));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(RETRY).await;
+            continue;
+        };
+        let Ok(place) = room.clone().try_acquire_owned() else { continue };
+        let shared = shared.clone();
+        tokio::task::spawn_local(async move {
+            let greeted = timeout(GREETING, be_greeted(&shared, stream)).await;
+            drop(place);
+            match greeted {
+                Ok(Ok((other, epoch, stream))) => shared.run_line(other, epoch, stream).await,
+                Ok(Err(why)) => {
+                    event!(warn, "shards", "link_refused", why, "a connection of another shard was refused");
+                }
+                // Who says nothing is not worth a line.
+                Err(_) => {}
+            }
+        });
+    }
+}
+
+/// Hears and tells who each is: the shard that dials, and its epoch.
+async fn be_greeted(shared: &Shared, mut stream: TcpStream) -> Result<(Shard, u64, TcpStream), String> {
+    let LinkSettings { cluster, secret, me, epoch, .. } = &shared.settings;
+    let _slower = stream.set_nodelay(true);
+    let said = hear(&mut stream).await?;
+    let greeting = Greeting::decode(&said)?;
+    if greeting.cluster != *cluster {
+        let theirs: String = greeting.cluster.chars().take(64).flat_map(char::escape_default).collect();
+        return Err(format!("it is of the cluster '{theirs}', and this one of '{cluster}'"));
+    }
+    if greeting.to != *me {
+        return Err(format!("it wants shard {}, and this is shard {}", greeting.to.0, me.0));
+    }
+    if greeting.from >= *me || greeting.from.0 >= shared.transport.shards() {
+        return Err(format!("shard {} does not dial shard {}", greeting.from.0, me.0));
+    }
+    let answer = handshake::answer(secret, &said, *epoch, &nonce());
+    say(&mut stream, &answer).await?;
+    let proof = hear(&mut stream).await?;
+    match handshake::is_proof(secret, Side::Dials, &[&said, &answer], &proof) {
+        true => Ok((greeting.from, greeting.epoch, stream)),
+        false => Err(String::from("it does not know the secret of the cluster")),
+    }
+}

@@ -1,0 +1,253 @@
+//! Links over the loopback: what is written arrives, what is lost is told, and whoever is not of the cluster is refused.
+
+use super::handshake::{NONCE_BYTES, answer};
+use super::{LinkSettings, LinkedOwner, LinkedOwners, Links};
+use crate::connection::ConnectionId;
+use crate::shards::{MessageBatch, Outbox, ShardMessage, Transport};
+use headwater_base::Shard;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// What takes longer never comes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A shard in a process of its own, as it were.
+struct Side {
+    transport: Arc<Transport>,
+    outbox: Outbox,
+    links: Option<Links>,
+    owners: watch::Sender<LinkedOwners>,
+    /// Whether it was told that the other one is connected.
+    told: Vec<bool>,
+    /// The bytes of the answers that have come.
+    came: Vec<u8>,
+}
+
+fn settings(me: u16, epoch: u64) -> LinkSettings {
+    LinkSettings {
+        cluster: String::from("shop"),
+        secret: [5; 32],
+        me: Shard(me),
+        epoch,
+        bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+        batch_bytes_max: 32 << 20,
+    }
+}
+
+impl Side {
+    fn start(settings: LinkSettings) -> Self {
+        let transport = Transport::apart(2, 1);
+        let outbox = Outbox::new(settings.me, transport.clone());
+        let (owners, told) = watch::channel(vec![None, None]);
+        let links = Links::start(settings, transport.clone(), told).unwrap();
+        let (told, came) = (Vec::new(), Vec::new());
+        Self { transport, outbox, links: Some(links), owners, told, came }
+    }
+
+    fn address(&self) -> String {
+        self.links.as_ref().unwrap().address.to_string()
+    }
+
+    /// Takes what has come.
+    fn look(&mut self) {
+        for MessageBatch { from, bytes, messages, .. } in self.outbox.take() {
+            let mut begin = 0;
+            for message in messages {
+                match message {
+                    ShardMessage::Found | ShardMessage::Lost => {
+                        let is = matches!(message, ShardMessage::Found);
+                        self.outbox.set_connected(from, is);
+                        self.told.push(is);
+                    }
+                    ShardMessage::Answers { end, .. } => {
+                        self.came.extend_from_slice(&bytes[begin..end]);
+                        begin = end;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let to = Shard(1 - self.outbox_me());
+        let batch = self.outbox.to(to);
+        batch.bytes.extend_from_slice(bytes);
+        let (session, end) = (ConnectionId { slot: 1, number: 2 }, batch.bytes.len());
+        batch.messages.push(ShardMessage::Answers { session, end });
+        self.outbox.send();
+    }
+
+    fn outbox_me(&self) -> u16 {
+        self.outbox.me().0
+    }
+
+    fn until(&mut self, what: &str, is: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        loop {
+            self.look();
+            if is(self) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{what}: {:?} {}", self.told, self.came.len());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn until_connected(&mut self) {
+        self.until("connected", |side| side.told.last() == Some(&true));
+    }
+
+    fn until_lost(&mut self) {
+        self.until("lost", |side| side.told.last() == Some(&false));
+    }
+
+    fn knows(&self, other: &Self, epoch: u64) {
+        let owner = LinkedOwner { address: other.address(), epoch };
+        let me = usize::from(self.outbox_me());
+        self.owners.send_modify(|owners| owners[1 - me] = Some(owner));
+    }
+}
+
+fn pair() -> (Side, Side) {
+    let (mut one, mut other) = (Side::start(settings(0, 1)), Side::start(settings(1, 1)));
+    one.knows(&other, 1);
+    one.until_connected();
+    other.until_connected();
+    (one, other)
+}
+
+#[test]
+fn batches_arrive_in_order_in_both_directions() {
+    let (mut one, mut other) = pair();
+    let large: Vec<u8> = (0..5_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let mut sent = Vec::new();
+    for at in 0..200_u8 {
+        one.send(&[at; 1000]);
+        other.send(&[at]);
+        sent.extend_from_slice(&[at; 1000]);
+    }
+    one.send(&large);
+    sent.extend_from_slice(&large);
+    let expected = sent.len();
+    other.until("all has come", |side| side.came.len() == expected);
+    assert!(other.came == sent);
+    one.until("all has come", |side| side.came.len() == 200);
+    assert!(one.came.iter().copied().eq(0..200));
+    assert_eq!((one.told, other.told), (vec![true], vec![true]));
+}
+
+#[test]
+fn what_is_lost_is_told_and_the_next_connection_begins_anew() {
+    let (mut one, mut other) = pair();
+    other.links = None;
+    one.until_lost();
+    // It is written for no connection.
+    one.send(b"nowhere");
+    let (owners, told) = watch::channel(vec![None, None]);
+    other.owners = owners;
+    let links = Links::start(settings(1, 2), other.transport.clone(), told).unwrap();
+    other.links = Some(links);
+    other.until_lost();
+    one.knows(&other, 2);
+    one.until_connected();
+    other.until_connected();
+    one.send(b"again");
+    other.until("it has come", |side| side.came == b"again");
+    assert_eq!(one.told, [true, false, true]);
+    assert_eq!(other.told, [true, false, true]);
+}
+
+#[test]
+fn another_owner_takes_the_place_of_the_one_before() {
+    let (mut one, mut old) = pair();
+    let mut new = Side::start(settings(1, 2));
+    // The old one goes on as if nothing were.
+    one.knows(&new, 2);
+    one.until("connected anew", |side| side.told == [true, false, true]);
+    new.until_connected();
+    old.until_lost();
+    one.send(b"to the new one");
+    new.until("it has come", |side| side.came == b"to the new one");
+    old.look();
+    assert!(old.came.is_empty());
+}
+
+#[test]
+fn who_is_not_of_the_cluster_is_refused() {
+    let refused: [(&str, LinkSettings); 3] = [
+        ("secret", LinkSettings { secret: [6; 32], ..settings(0, 1) }),
+        ("cluster", LinkSettings { cluster: String::from("other"), ..settings(0, 1) }),
+        ("shard", settings(1, 1)),
+    ];
+    let mut other = Side::start(settings(1, 1));
+    for (what, settings) in refused {
+        let one = Side::start(settings);
+        let owner = LinkedOwner { address: other.address(), epoch: 1 };
+        one.owners.send_modify(|owners| owners.fill(Some(owner)));
+        std::thread::sleep(Duration::from_millis(300));
+        other.look();
+        assert!(other.told.is_empty(), "{what}");
+    }
+    // What is no greeting at all, or too long a one, ends the connection.
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[255; 64], &[10, 0, 0, 0, 1, 2]] {
+        let mut stream = TcpStream::connect(other.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        assert!(matches!(stream.read(&mut [0; 16]), Ok(0) | Err(_)), "{bytes:?}");
+    }
+    let mut one = Side::start(settings(0, 1));
+    one.knows(&other, 1);
+    one.until_connected();
+    other.until_connected();
+}
+
+/// Reads a frame of a handshake.
+fn hear(stream: &mut TcpStream) -> Vec<u8> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).unwrap();
+    let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+fn say(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(&(bytes.len() as u32).to_le_bytes()).unwrap();
+    stream.write_all(bytes).unwrap();
+}
+
+/// A shard that is connected, and then says `bytes` and nothing more, is given up.
+fn is_given_up(bytes: &[u8]) {
+    let mut one = Side::start(settings(0, 1));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let owner = LinkedOwner { address: listener.local_addr().unwrap().to_string(), epoch: 3 };
+    one.owners.send_modify(|owners| owners[1] = Some(owner));
+    let (mut stream, _) = listener.accept().unwrap();
+    let greeting = hear(&mut stream);
+    say(&mut stream, &answer(&settings(1, 3).secret, &greeting, 3, &[0; NONCE_BYTES]));
+    hear(&mut stream);
+    one.until_connected();
+    stream.write_all(bytes).unwrap();
+    one.until_lost();
+    assert_eq!(one.told, [true, false]);
+}
+
+#[test]
+fn who_says_nothing_any_more_is_given_up() {
+    is_given_up(b"");
+    // The other is there, and then within a message.
+    is_given_up(&[0, 0, 0, 0, 100, 0, 0, 0, 1]);
+}
+
+#[test]
+fn what_is_no_message_ends_the_connection() {
+    is_given_up(&[3, 0, 0, 0, 1, 2, 3]);
+    // A message of another shard's, and one that is announced to be too long.
+    let mut foreign = Vec::new();
+    MessageBatch { from: Shard(0), ..MessageBatch::default() }.write(&mut foreign).unwrap();
+    is_given_up(&[&(foreign.len() as u32).to_le_bytes()[..], &foreign].concat());
+    is_given_up(&u32::MAX.to_le_bytes());
+}
