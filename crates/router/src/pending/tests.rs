@@ -169,6 +169,9 @@ fn a_lost_shard_has_answered_everything_once() {
     let inner = pending.expect_inner(Shard(1), Kind::Plain);
     pending.watch([Shard(1)].into_iter(), [&b"key"[..]].into_iter());
     pending.lost(Shard(1), &text("lost "), &mut Plain);
+    // It waits for those behind it, as answers do.
+    assert_eq!(collected(&mut pending), "");
+    pending.overdue = true;
     assert_eq!(collected(&mut pending), "lost ");
     for id in [first, silent, parts[0], inner] {
         assert!(!came(&mut pending, 1, id, &text("late ")), "{id}");
