@@ -125,11 +125,7 @@ impl World {
         }
     }
 
-    fn over(
-        transports: Vec<Arc<Transport>>,
-        seed: u64,
-        change: &dyn Fn(&mut Config),
-    ) -> Self {
+    fn over(transports: Vec<Arc<Transport>>, seed: u64, change: &dyn Fn(&mut Config)) -> Self {
         let shards = transports.len() as u16;
         let mut config = Config::default();
         config.listen.shards = ShardCount::Number(shards);
@@ -210,8 +206,7 @@ impl World {
     /// Whether what a shard has written can arrive: it was for the connection that there is.
     fn arrives(&self, at: usize, batch: &MessageBatch) -> bool {
         let from = usize::from(batch.from.0);
-        let told_here =
-            matches!(batch.messages[..], [ShardMessage::Lost] | [ShardMessage::Found]);
+        let told_here = matches!(batch.messages[..], [ShardMessage::Lost] | [ShardMessage::Found]);
         let passes = |(count, is): &(u64, bool)| *is && batch.connection == *count;
         let link = self.links.get(&(from, at));
         at == from || told_here || self.links.is_empty() || link.is_some_and(passes)

@@ -23,7 +23,11 @@ const WAITING_MAX: usize = 16 << 20;
 const EXPECTED_MAX: usize = 64 << 10;
 
 /// Carries batches until the connection ends: why it has.
-pub(super) async fn carry(shared: &Shared, (other, count): (Shard, u64), stream: TcpStream) -> String {
+pub(super) async fn carry(
+    shared: &Shared,
+    (other, count): (Shard, u64),
+    stream: TcpStream,
+) -> String {
     let (reads, writes) = stream.into_split();
     tokio::select! {
         why = read(shared, other, reads) => why,
@@ -31,7 +35,11 @@ pub(super) async fn carry(shared: &Shared, (other, count): (Shard, u64), stream:
     }
 }
 
-async fn write(shared: &Shared, (other, count): (Shard, u64), mut stream: OwnedWriteHalf) -> String {
+async fn write(
+    shared: &Shared,
+    (other, count): (Shard, u64),
+    mut stream: OwnedWriteHalf,
+) -> String {
     let news = shared.transport.news_for(other);
     let mut frames = Vec::new();
     loop {

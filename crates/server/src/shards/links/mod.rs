@@ -190,13 +190,19 @@ impl Shared {
             () = ends.notified() => return,
             () = self.is_replaced(other, epoch) => String::from("another process owns the shard"),
         };
-        let is_mine = |line: &Option<Rc<Notify>>| {
-            line.as_ref().is_some_and(|line| Rc::ptr_eq(line, &ends))
-        };
+        let is_mine =
+            |line: &Option<Rc<Notify>>| line.as_ref().is_some_and(|line| Rc::ptr_eq(line, &ends));
         if is_mine(&self.lines[at].borrow()) {
             self.lines[at].take();
             self.transport.tell_connected(self.settings.me, other, false);
-            event!(warn, "shards", "link_ended", shard = other.0, why, "a connection to another shard has ended");
+            event!(
+                warn,
+                "shards",
+                "link_ended",
+                shard = other.0,
+                why,
+                "a connection to another shard has ended"
+            );
         }
     }
 
@@ -215,7 +221,14 @@ impl Shared {
 }
 
 fn refused(other: Shard, why: &str) {
-    event!(warn, "shards", "link_refused", shard = other.0, why, "a connection to another shard was refused");
+    event!(
+        warn,
+        "shards",
+        "link_refused",
+        shard = other.0,
+        why,
+        "a connection to another shard was refused"
+    );
 }
 
 fn nonce() -> [u8; NONCE_BYTES] {
@@ -272,13 +285,8 @@ async fn greet(
     let mut stream =
         TcpStream::connect(owner.address.as_str()).await.map_err(|why| why.to_string())?;
     let _slower = stream.set_nodelay(true);
-    let greeting = Greeting {
-        cluster: cluster.clone(),
-        from: *me,
-        epoch: *epoch,
-        to: other,
-        nonce: nonce(),
-    };
+    let greeting =
+        Greeting { cluster: cluster.clone(), from: *me, epoch: *epoch, to: other, nonce: nonce() };
     let greeting = greeting.encode();
     say(&mut stream, &greeting).await?;
     let answer = hear(&mut stream).await?;
@@ -304,7 +312,13 @@ async fn accept(shared: Rc<Shared>, listener: TcpListener) {
             match greeted {
                 Ok(Ok((other, epoch, stream))) => shared.run_line(other, epoch, stream).await,
                 Ok(Err(why)) => {
-                    event!(warn, "shards", "link_refused", why, "a connection of another shard was refused");
+                    event!(
+                        warn,
+                        "shards",
+                        "link_refused",
+                        why,
+                        "a connection of another shard was refused"
+                    );
                 }
                 // Who says nothing is not worth a line.
                 Err(_) => {}
@@ -314,13 +328,17 @@ async fn accept(shared: Rc<Shared>, listener: TcpListener) {
 }
 
 /// Hears and tells who each is: the shard that dials, and its epoch.
-async fn be_greeted(shared: &Shared, mut stream: TcpStream) -> Result<(Shard, u64, TcpStream), String> {
+async fn be_greeted(
+    shared: &Shared,
+    mut stream: TcpStream,
+) -> Result<(Shard, u64, TcpStream), String> {
     let LinkSettings { cluster, secret, me, epoch, .. } = &shared.settings;
     let _slower = stream.set_nodelay(true);
     let said = hear(&mut stream).await?;
     let greeting = Greeting::decode(&said)?;
     if greeting.cluster != *cluster {
-        let theirs: String = greeting.cluster.chars().take(64).flat_map(char::escape_default).collect();
+        let theirs: String =
+            greeting.cluster.chars().take(64).flat_map(char::escape_default).collect();
         return Err(format!("it is of the cluster '{theirs}', and this one of '{cluster}'"));
     }
     if greeting.to != *me {
