@@ -115,7 +115,7 @@ pub(super) fn beginning() -> Vec<u8> {
     request(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn integer(frame: &Frame) -> Option<i64> {
+pub(super) fn integer(frame: &Frame) -> Option<i64> {
     match frame {
         Frame::Integer(number) => Some(*number),
         other => String::from_utf8(other.text()?).ok()?.parse().ok(),

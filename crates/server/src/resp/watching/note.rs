@@ -10,6 +10,7 @@
 mod codec;
 
 use headwater_base::KeyRange;
+use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
 
 /// Something about a watch or a feed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,9 +81,8 @@ pub(crate) struct Refusal {
 
 impl Missed {
     pub(super) fn add(&mut self, number: u64, text: &[u8]) {
-        self.bytes.extend_from_slice(&number.to_le_bytes());
-        self.bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
-        self.bytes.extend_from_slice(text);
+        put_u64(&mut self.bytes, number);
+        put_bytes(&mut self.bytes, text);
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -91,26 +91,9 @@ impl Missed {
 
     /// The changes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let mut rest = &*self.bytes;
-        core::iter::from_fn(move || {
-            let number = u64::from_le_bytes(take(&mut rest)?);
-            let text = take_text(&mut rest)?;
-            Some((number, text))
-        })
+        let mut bytes = WireReader::of(&self.bytes);
+        core::iter::from_fn(move || Some((bytes.u64()?, bytes.bytes()?)))
     }
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, tail) = rest.split_first_chunk::<N>()?;
-    *rest = tail;
-    Some(*head)
-}
-
-fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let len = u32::from_le_bytes(take(rest)?) as usize;
-    let (text, tail) = rest.split_at_checked(len)?;
-    *rest = tail;
-    Some(text)
 }
 
 /// A change as it goes to a shard.
@@ -132,21 +115,20 @@ pub(super) fn write_change(
     out: &mut Vec<u8>,
 ) {
     out.reserve(16 + 4 * feeds.len() + text.len());
-    out.extend_from_slice(&number.to_le_bytes());
-    out.extend_from_slice(&(feeds.len() as u32).to_le_bytes());
-    feeds.for_each(|feed| out.extend_from_slice(&feed.to_le_bytes()));
-    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
-    out.extend_from_slice(text);
+    put_u64(out, number);
+    put_u32(out, feeds.len());
+    feeds.for_each(|feed| put_u32(out, feed as usize));
+    put_bytes(out, text);
 }
 
 /// Reads what [`write_change`] has written, and leaves what is behind it.
 pub(super) fn read_change<'a>(rest: &mut &'a [u8]) -> Option<Change<'a>> {
-    let number = u64::from_le_bytes(take(rest)?);
-    let count = u32::from_le_bytes(take(rest)?) as usize;
-    let (feeds, tail) = rest.split_at_checked(4 * count)?;
-    *rest = tail;
-    let (feeds, _) = feeds.as_chunks::<4>();
-    Some(Change { number, feeds, text: take_text(rest)? })
+    let mut bytes = WireReader::of(rest);
+    let (number, count) = (bytes.u64()?, bytes.u32()?);
+    let (feeds, _) = bytes.cut(4 * count)?.as_chunks::<4>();
+    let text = bytes.bytes()?;
+    *rest = bytes.rest();
+    Some(Change { number, feeds, text })
 }
 
 #[cfg(test)]

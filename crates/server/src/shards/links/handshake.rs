@@ -15,7 +15,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 const MAGIC: [u8; 4] = *b"HWLK";
-/// Of what goes over a link. Shards of different versions do not understand each other.
+/// The version of the messages that go over a link: shards whose versions differ do not understand each other.
 const VERSION: u16 = 1;
 pub(super) const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
@@ -130,7 +130,7 @@ pub(super) fn answer(
 /// Reads an answer to a greeting: the epoch of who answers.
 ///
 /// # Errors
-/// It is none, or proves nothing.
+/// The bytes are no answer to a greeting, or do not prove that who answers knows the secret.
 pub(super) fn read_answer(secret: &Secret, greeting: &[u8], answer: &[u8]) -> Result<u64, String> {
     let mut bytes = WireReader::of(answer);
     read_beginning(&mut bytes)?;
