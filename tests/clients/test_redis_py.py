@@ -225,7 +225,16 @@ def test_introspection(client):
     assert client.command_count() == len(client.command())
     assert client.command()["get"]["arity"] == 2
     assert client.command_getkeys("MSET", "a", "1", "b", "2") == ["a", "b"]
+    # Nothing is slow, however busy the machine is; then everything is.
+    slower_than = client.config_get("slowlog-log-slower-than")
+    client.config_set("slowlog-log-slower-than", -1)
+    assert client.slowlog_reset() is True
     assert client.slowlog_get() == [] and client.slowlog_len() == 0
+    client.config_set("slowlog-log-slower-than", 0)
+    client.set("k", "slow")
+    client.config_set("slowlog-log-slower-than", -1)
+    assert b"SET k slow" in [slow["command"] for slow in client.slowlog_get()]
+    client.config_set("slowlog-log-slower-than", slower_than["slowlog-log-slower-than"])
     assert client.memory_usage("none") is None
     assert isinstance(client.memory_stats(), dict)
     assert len(client.time()) == 2

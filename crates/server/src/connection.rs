@@ -370,7 +370,9 @@ impl<S> Connection<S> {
         if self.output.is_gated() && !writes.withheld {
             self.output.open_gates(writes.durable);
         }
+        // What is told to other shards waits where it is handed over.
         if !self.turned_away
+            && !self.is_remote()
             && (writes.last > writes.durable || writes.withheld)
             && !(out.is_empty() && held.is_empty())
         {

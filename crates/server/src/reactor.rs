@@ -427,11 +427,12 @@ impl<S: Service> Reactor<S> {
     #[inline]
     fn send(&mut self, connection: &mut Connection<S::Session>) -> bool {
         let Self { out, held, service, .. } = self;
+        let tells_elsewhere = connection.is_remote() && !(out.is_empty() && held.is_empty());
         let alive = connection.send(out, held, service, self.time.uptime);
         if !alive {
             self.out.clear();
         }
-        if connection.is_gated() {
+        if connection.is_gated() || tells_elsewhere && waits_for_writes(&self.service) {
             self.gated_replies.add(connection);
         }
         if self.out.capacity() > OUT_BYTES_KEPT || self.out.capacity() == 0 {
@@ -585,6 +586,12 @@ impl<S: Service> Reactor<S> {
         self.service.closed(&mut connection);
         self.connections.ended(connection.id, remote);
     }
+}
+
+/// Whether what is told now has to wait for writes.
+fn waits_for_writes(service: &impl Service) -> bool {
+    let writes = service.durable_writes();
+    writes.last > writes.durable || writes.withheld
 }
 
 /// Whether a connection's client has taken so much of its replies that more may be executed for it.

@@ -213,6 +213,10 @@ pub(crate) trait Service {
     #[cold]
     fn take_remote_answers(&mut self, _connection: &mut Connection<Self::Session>) {}
 
+    /// A client of another shard is not to be told what waits for writes that it may show: its connection is to end instead.
+    #[cold]
+    fn forget_remote_answers(&mut self, _connection: &mut Connection<Self::Session>) {}
+
     /// Takes what has come from elsewhere, and wakes the connections that waited for it.
     fn wake(&mut self, connections: &mut Connections<Self::Session>);
 

@@ -131,13 +131,15 @@ impl Meter for Gauge {
             return self.wait_for_store(bytes);
         };
         self.asks_left.set(left);
+        let before = self.used();
         // A little more than is lacking: what is freed leaves holes.
         let gave = common.wait_for(bytes + bytes / 8 + self.bound.get().unwrap_or(0) / 256);
         self.refresh(self.untouched.get());
         if gave {
             common.end_dry();
         }
-        gave || self.wait_for_store(bytes)
+        // What is there now may have come from others than those that were asked: a store's threads have freed it since the last look.
+        gave || self.used() < before || self.wait_for_store(bytes)
     }
 
     fn comes(&self) -> bool {
@@ -465,5 +467,28 @@ impl Gauge {
     /// Gives the freed pages of this shard back to the system.
     pub(crate) fn purge(&self) {
         self.heap.purge();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shards::Transport;
+    use headwater_base::Shard;
+
+    #[test]
+    fn what_others_have_freed_meanwhile_is_a_gain() {
+        let transport = Transport::new(2);
+        // The other shard has nothing to give, and no store writes.
+        CommonShare::new(Shard(1), transport.clone()).answer(0, true);
+        let gauge = Gauge::new(Some(CommonShare::new(Shard(0), transport))).unwrap();
+        gauge.set_bound(Some(4 << 30));
+        // What other tests take and free meanwhile is little beside it.
+        let bytes = vec![1u8; 256 << 20];
+        gauge.refresh(0);
+        let with = gauge.used();
+        std::thread::spawn(move || drop(bytes)).join().unwrap();
+        assert!(gauge.used() > with - (1 << 20), "it has not looked since");
+        assert!(gauge.gain(1 << 20) && gauge.used() < with - (128 << 20));
     }
 }

@@ -52,9 +52,17 @@ impl<S: Service> Reactor<S> {
             if self.connections.get_mut(id).is_some()
                 && let Some(connection) = self.connections.take(id.slot)
             {
-                self.end(connection);
+                self.end_untold(connection);
             }
         }
+    }
+
+    /// Ends a connection whose client is not to be told what waits.
+    fn end_untold(&mut self, mut connection: Box<Connection<S::Session>>) {
+        if connection.is_remote() {
+            self.service.forget_remote_answers(&mut connection);
+        }
+        self.end(connection);
     }
 
     /// Tells a client that nobody may be answered now, and ends its connection: what it asks for is not executed. Where replies wait,
@@ -95,7 +103,7 @@ impl<S: Service> Reactor<S> {
                 && waits.is_some_and(|connection| connection.wrote > writes.durable)
                 && let Some(connection) = self.connections.take(id.slot)
             {
-                self.end(connection);
+                self.end_untold(connection);
                 continue;
             }
             self.give_turn(id.slot, Some(id.number), |connection| {

@@ -235,7 +235,12 @@ impl Service for ShardService {
     }
 
     fn take_remote_answers(&mut self, connection: &mut Connection<Session>) {
-        self.others.post_replies(connection);
+        let write = self.durable_writes().last;
+        self.others.post_replies(connection, write);
+    }
+
+    fn forget_remote_answers(&mut self, connection: &mut Connection<Session>) {
+        self.others.forget_replies(connection);
     }
 
     fn wake(&mut self, connections: &mut Connections<Session>) {
@@ -330,9 +335,10 @@ impl Service for ShardService {
 
     #[inline]
     fn send_messages(&mut self) {
+        let writes = self.durable_writes();
         if let Some(shards) = &mut self.others.shards {
             shards.post_packets();
-            shards.outbox.send();
+            shards.outbox.send(&writes);
         }
     }
 
@@ -445,7 +451,8 @@ impl Service for ShardService {
             self.end_transaction();
         }
         self.forget_asker(connection);
-        self.others.part(id, &mut connection.session);
+        let write = self.durable_writes().last;
+        self.others.part(id, &mut connection.session, write);
     }
 
     fn is_over(&self, session: &Session) -> bool {
@@ -493,6 +500,7 @@ impl Service for ShardService {
     }
 
     fn stopped(&mut self) {
-        self.others.stop_all();
+        let writes = self.durable_writes();
+        self.others.stop_all(&writes);
     }
 }

@@ -155,24 +155,29 @@ impl MessageBatch {
     }
 }
 
-#[cfg(test)]
 impl MessageBatch {
+    /// Cuts it before the message at this place, whose bytes begin there; what is behind.
+    pub(crate) fn split_at(&mut self, messages: usize, bytes: usize) -> Self {
+        let mut messages = self.messages.split_off(messages);
+        for end in messages.iter_mut().filter_map(ShardMessage::end_mut) {
+            *end -= bytes;
+        }
+        let bytes = self.bytes.split_off(bytes);
+        Self { from: self.from, bytes, messages, connection: self.connection }
+    }
+
     /// Cuts it behind the message that has its receiver move a partition; what is behind it. `None`: it has none.
+    #[cfg(test)]
     pub(crate) fn split_at_move(&mut self) -> Option<Self> {
         let at = self.messages.iter().position(|it| matches!(it, ShardMessage::Move { .. }))?;
-        let mut messages = self.messages.split_off(at + 1);
-        let ends = self.messages.iter_mut().filter_map(|message| message.end_mut().copied());
+        let ends = self.messages[..=at].iter_mut().filter_map(|message| message.end_mut().copied());
         let begin = ends.max().unwrap_or(0);
-        for end in messages.iter_mut().filter_map(ShardMessage::end_mut) {
-            *end -= begin;
-        }
-        let bytes = self.bytes.split_off(begin);
-        Some(Self { from: self.from, bytes, messages, connection: self.connection })
+        Some(self.split_at(at + 1, begin))
     }
 }
 
-#[cfg(test)]
 impl ShardMessage {
+    /// Where its bytes end in the batch's buffer, if it has any.
     pub(crate) fn end_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Asks { end, .. }

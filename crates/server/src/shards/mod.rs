@@ -11,6 +11,7 @@
 mod barrier;
 mod codec;
 mod count;
+mod lane;
 mod links;
 mod message;
 mod names;
@@ -22,6 +23,7 @@ mod turns;
 
 pub(crate) use barrier::MoveRefusal;
 pub(crate) use count::settle;
+pub(crate) use lane::Told;
 pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};

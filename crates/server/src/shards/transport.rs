@@ -10,14 +10,17 @@
 //!   for messages in every turn.
 
 use super::barrier::Barrier;
+use super::lane::{Lane, Told};
 use super::message::{MessageBatch, ShardMessage};
 use super::names::Heard;
 use super::recorded::Recorded;
 use super::turns::Turns;
+use crate::connection::ConnectionId;
 use crate::memory::Common;
 use crate::resp::{
     CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, SlowCommands, Spreads,
 };
+use crate::service::DurableWrites;
 use crate::sources;
 use crate::users::UserRegistry;
 use headwater_base::Shard;
@@ -32,9 +35,6 @@ const WAITING_MAX: usize = 16 << 20;
 /// With one, what may wait for each shard: this part of it, and at least so much.
 const WAITING_SHARE: usize = 256;
 const WAITING_MIN: usize = 64 << 10;
-
-/// Bytes, or messages, for which there is room in a batch before they come.
-const EXPECTED_MAX: usize = 4 << 10;
 
 /// What all shards share.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ struct ShardInbox {
 pub(crate) struct Outbox {
     me: Shard,
     transport: Arc<Transport>,
-    outgoing: Vec<MessageBatch>,
+    outgoing: Vec<Lane>,
     sent: SentCounts,
     /// How shards in processes of their own are connected; empty where all are in one.
     connected: Vec<Connected>,
@@ -248,7 +248,7 @@ impl Transport {
 
     /// Brings a shard of this process what one in another process has written.
     pub(crate) fn bring(&self, to: Shard, batch: MessageBatch) {
-        self.of(to).put(batch);
+        self.of(to).put(core::iter::once(batch));
     }
 
     /// Bytes that a shard has not taken yet.
@@ -259,7 +259,7 @@ impl Transport {
     /// Tells a shard of this process that it has a connection to another one, or none.
     pub(crate) fn tell_connected(&self, to: Shard, other: Shard, is: bool) {
         let messages = vec![if is { ShardMessage::Found } else { ShardMessage::Lost }];
-        self.of(to).put(MessageBatch { from: other, messages, ..MessageBatch::default() });
+        self.bring(to, MessageBatch { from: other, messages, ..MessageBatch::default() });
     }
 
     /// Has a shard come round.
@@ -273,9 +273,13 @@ impl Transport {
 }
 
 impl ShardInbox {
-    fn put(&self, batch: MessageBatch) {
-        self.waiting.fetch_add(batch.bytes.len(), Ordering::Relaxed);
-        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push(batch);
+    fn put(&self, batches: impl Iterator<Item = MessageBatch>) {
+        let mut all = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        for batch in batches {
+            self.waiting.fetch_add(batch.bytes.len(), Ordering::Relaxed);
+            all.push(batch);
+        }
+        drop(all);
         self.ring();
     }
 
@@ -309,9 +313,7 @@ impl ShardInbox {
 
 impl Outbox {
     pub(crate) fn new(me: Shard, transport: Arc<Transport>) -> Self {
-        let batches =
-            transport.boxes.iter().map(|_| MessageBatch { from: me, ..MessageBatch::default() });
-        let outgoing = batches.collect();
+        let outgoing = transport.boxes.iter().map(|_| Lane::new(me)).collect();
         let apart = if transport.apart { transport.boxes.len() } else { 0 };
         let connected = vec![Connected::default(); apart];
         let (sent, waiting_max) = (SentCounts::default(), WAITING_MAX);
@@ -341,8 +343,7 @@ impl Outbox {
         let Some(connected) = self.connected.get_mut(usize::from(shard.0)) else { return false };
         connected.count += u64::from(is);
         // What was written for the one before is of no use for this one.
-        let batch = &mut self.outgoing[usize::from(shard.0)];
-        *batch = MessageBatch { from: self.me, ..MessageBatch::default() };
+        self.outgoing[usize::from(shard.0)].clear();
         core::mem::replace(&mut connected.is, is) != is || is
     }
 
@@ -355,7 +356,7 @@ impl Outbox {
     /// Whether so much waits for a shard, with `bytes` more, that what can wait should.
     #[inline]
     pub(crate) fn is_crowded(&self, shard: Shard, bytes: usize) -> bool {
-        let own = self.outgoing[usize::from(shard.0)].bytes.len();
+        let own = self.outgoing[usize::from(shard.0)].bytes();
         own + bytes + self.transport.of(shard).waiting.load(Ordering::Relaxed) > self.waiting_max
     }
 
@@ -395,36 +396,45 @@ impl Outbox {
         self.outgoing.len() as u16
     }
 
-    /// The messages for a shard, to add to.
+    /// The requests to a shard, and other messages that tell nothing of keys here, to add to.
     #[inline]
     pub(crate) fn to(&mut self, shard: Shard) -> &mut MessageBatch {
-        &mut self.outgoing[usize::from(shard.0)]
+        &mut self.outgoing[usize::from(shard.0)].requests
     }
 
-    /// Hands over what was written.
+    /// The messages that tell a shard of keys here, to add to; they may show writes up to the number `write`.
     #[inline]
-    pub(crate) fn send(&mut self) {
-        for (at, batch) in self.outgoing.iter_mut().enumerate() {
+    pub(crate) fn tell(&mut self, shard: Shard, write: u64) -> Told<'_> {
+        self.outgoing[usize::from(shard.0)].told(write)
+    }
+
+    /// A session of another shard is not to be told what waits to be told to it.
+    #[cold]
+    pub(crate) fn forget_answers(&mut self, (shard, session): (Shard, ConnectionId)) {
+        self.outgoing[usize::from(shard.0)].forget_answers(session);
+    }
+
+    /// Hands over what was written and may go.
+    #[inline]
+    pub(crate) fn send(&mut self, writes: &DurableWrites) {
+        for (at, lane) in self.outgoing.iter_mut().enumerate() {
             let connected = self.connected.get(at).copied();
             if connected.is_some_and(|it| !it.is) && at != usize::from(self.me.0) {
                 // Whoever waits for an answer has been told.
-                batch.messages.clear();
-                batch.bytes.clear();
+                lane.clear();
                 continue;
             }
-            if !batch.messages.is_empty() {
-                self.sent.batches += 1;
+            let mut batches = lane.take(writes);
+            let mut any = false;
+            for batch in batches.iter_mut().flatten() {
+                any = true;
                 self.sent.messages += batch.messages.len() as u64;
                 self.sent.bytes += batch.bytes.len() as u64;
-                // The next one will be about as long.
-                let empty = MessageBatch {
-                    from: self.me,
-                    bytes: Vec::with_capacity(batch.bytes.len().min(EXPECTED_MAX)),
-                    messages: Vec::with_capacity(batch.messages.len().min(EXPECTED_MAX)),
-                    connection: 0,
-                };
                 batch.connection = connected.map_or(0, |it| it.count);
-                self.transport.boxes[at].put(core::mem::replace(batch, empty));
+            }
+            if any {
+                self.sent.batches += 1;
+                self.transport.boxes[at].put(batches.into_iter().flatten());
             }
         }
     }
@@ -488,7 +498,6 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::ConnectionId;
 
     #[test]
     fn mail_arrives_in_order_and_clients_go_where_few_are() {
@@ -504,7 +513,7 @@ mod tests {
                 let session = ConnectionId { slot: 0, number };
                 batch.messages.push(ShardMessage::Answers { session, end: batch.bytes.len() });
             }
-            one.send();
+            one.send(&DurableWrites::default());
         }
         let batches = two.take();
         let bytes: Vec<u8> = batches.iter().flat_map(|batch| batch.bytes.clone()).collect();
@@ -512,7 +521,7 @@ mod tests {
         assert!(batches.iter().all(|batch| batch.from == Shard(0)) && two.take().is_empty());
         assert!(two.may_sleep());
         one.to(Shard(1)).messages.push(ShardMessage::Stop);
-        one.send();
+        one.send(&DurableWrites::default());
         assert!(!two.may_sleep() && two.take().len() == 1 && two.may_sleep());
         two.awoke();
         assert_eq!((one.least_busy(), one.least_busy()), (Shard(0), Shard(1)));

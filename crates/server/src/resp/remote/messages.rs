@@ -7,6 +7,7 @@ use crate::connections::Connections;
 use crate::resp::parts::OtherShards;
 use crate::resp::session::{Across, Origin, RemoteSession, Session};
 use crate::resp::{Form, ShardService, Turn};
+use crate::service::DurableWrites;
 use crate::shards::{DEFERRED_FOR, MessageBatch, ShardMessage};
 use headwater_base::Shard;
 use headwater_base::source::Position;
@@ -256,14 +257,19 @@ impl OtherShards {
     }
 
     /// Sends the answers to the requests of a client of another shard.
-    pub(in crate::resp) fn post_replies(&mut self, connection: &mut Connection<Session>) {
+    /// `write`: the last write so far, which they may show.
+    pub(in crate::resp) fn post_replies(
+        &mut self,
+        connection: &mut Connection<Session>,
+        write: u64,
+    ) {
         let Some(origin) = connection.session.remote().map(|remote| remote.origin) else { return };
         let Some(shards) = &mut self.shards else { return };
         let Some(answers) = connection.answers() else { return };
         if answers.is_empty() {
             return;
         }
-        let batch = shards.outbox.to(origin.shard);
+        let batch = shards.outbox.tell(origin.shard, write).batch;
         batch.bytes.append(answers);
         answers.shrink_to(64 << 10);
         let end = batch.bytes.len();
@@ -271,7 +277,8 @@ impl OtherShards {
     }
 
     /// A session has ended: what stands for it elsewhere is to end, or who has its client is told.
-    pub(in crate::resp) fn part(&mut self, id: ConnectionId, session: &mut Session) {
+    /// `write`: as for [`OtherShards::post_replies`].
+    pub(in crate::resp) fn part(&mut self, id: ConnectionId, session: &mut Session, write: u64) {
         let Some(shards) = &mut self.shards else { return };
         match core::mem::take(&mut session.across) {
             Across::Nothing => {}
@@ -285,19 +292,31 @@ impl OtherShards {
                 if shards.remote_sessions.get(&origin) == Some(&id) {
                     shards.remote_sessions.remove(&origin);
                     let message = ShardMessage::Broken { session: origin.session };
-                    shards.outbox.to(origin.shard).messages.push(message);
+                    shards.outbox.tell(origin.shard, write).batch.messages.push(message);
                 }
             }
         }
     }
 
+    /// A client of another shard is not to be told what waits to be told to it: its connection is to end instead.
+    #[cold]
+    pub(in crate::resp) fn forget_replies(&mut self, connection: &mut Connection<Session>) {
+        let Some(Origin { shard, session }) = connection.session.remote().map(|it| it.origin)
+        else {
+            return;
+        };
+        let Some(shards) = &mut self.shards else { return };
+        shards.outbox.forget_answers((shard, session));
+        shards.outbox.to(shard).messages.push(ShardMessage::Broken { session });
+    }
+
     /// Tells all shards that the process ends.
-    pub(in crate::resp) fn stop_all(&mut self) {
+    pub(in crate::resp) fn stop_all(&mut self, writes: &DurableWrites) {
         let Some(shards) = &mut self.shards else { return };
         shards.outbox.barrier().end();
         for to in (0..shards.outbox.shards()).map(Shard) {
             shards.outbox.to(to).messages.push(ShardMessage::Stop);
         }
-        shards.outbox.send();
+        shards.outbox.send(writes);
     }
 }

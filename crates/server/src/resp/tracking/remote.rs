@@ -13,6 +13,7 @@ use crate::resp::parts::OtherShards;
 use crate::resp::parts::Pushes;
 use crate::resp::session::{Origin, Session, Waiting};
 use crate::resp::{Flow, Turn};
+use crate::service::Service as _;
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::wire::WireReader;
@@ -125,12 +126,13 @@ impl ShardService {
     /// Posts what other shards are told of keys.
     pub(in crate::resp) fn post_copies(&mut self) {
         self.pushes.tracking.has_news = false;
+        let write = self.durable_writes().last;
         let Some(shards) = &mut self.others.shards else { return };
         for (to, texts) in &mut self.pushes.tracking.outbox {
             if texts.is_empty() {
                 continue;
             }
-            let batch = shards.outbox.to(*to);
+            let batch = shards.outbox.tell(*to, write).batch;
             batch.bytes.append(texts);
             texts.shrink_to(64 << 10);
             batch.messages.push(ShardMessage::Copies { end: batch.bytes.len() });

@@ -13,7 +13,8 @@ use super::note::{Asked, Begun, Missed, Note, Refusal, Since, write_change};
 use super::outputs::Outputs;
 use super::{AGAIN, ShardService};
 use crate::resp::parts::Pushes;
-use crate::shards::ShardMessage;
+use crate::service::Service as _;
+use crate::shards::{ShardMessage, Told};
 use core::ops::Range;
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
@@ -238,6 +239,7 @@ impl ShardService {
         outputs: &mut Outputs<'_>,
     ) {
         let (me, most) = (self.others.me(), self.history_bytes_max());
+        let write = self.durable_writes().last;
         let home = &mut self.pushes.watching.home;
         let mut takers = core::mem::take(&mut home.takers);
         for follower in followers {
@@ -252,11 +254,11 @@ impl ShardService {
             if one[0].0 == me {
                 self.pushes.watching.clients.deliver(me, number, feeds, &text, outputs);
             } else if let Some(shards) = &mut self.others.shards {
-                let batch = shards.outbox.to(one[0].0);
+                let Told { batch, joins } = shards.outbox.tell(one[0].0, write);
                 write_change(number, feeds, &text, &mut batch.bytes);
                 let upto = batch.bytes.len();
                 match batch.messages.last_mut() {
-                    Some(ShardMessage::Changes { end }) => *end = upto,
+                    Some(ShardMessage::Changes { end }) if joins => *end = upto,
                     _ => batch.messages.push(ShardMessage::Changes { end: upto }),
                 }
             }
@@ -342,7 +344,7 @@ impl ShardService {
 
     /// Gives a note to a shard: by message, or at once where it is this one.
     pub(super) fn note_to(&mut self, to: Shard, note: Note) {
-        let me = self.others.me();
+        let (me, write) = (self.others.me(), self.durable_writes().last);
         match &mut self.others.shards {
             Some(shards) if shards.outbox.is_lost(to) => {
                 if let Note::Begin(asked) = note {
@@ -350,7 +352,12 @@ impl ShardService {
                 }
             }
             Some(shards) if to != me => {
-                shards.outbox.to(to).messages.push(ShardMessage::Watching(Box::new(note)));
+                let batch = match &note {
+                    Note::Begin(_) | Note::End { .. } => shards.outbox.to(to),
+                    // What has changed goes behind an answer, and before a resync.
+                    Note::Answer(..) | Note::Resync { .. } => shards.outbox.tell(to, write).batch,
+                };
+                batch.messages.push(ShardMessage::Watching(Box::new(note)));
             }
             _ => match note {
                 Note::Begin(asked) => {

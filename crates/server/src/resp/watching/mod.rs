@@ -36,6 +36,7 @@ use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::resp::parts::OtherShards;
 use crate::resp::parts::Pushes;
+use crate::service::Service as _;
 use crate::shards::Shards;
 use clients::Clients;
 use headwater_base::hash::Secret;
@@ -346,7 +347,8 @@ impl ShardService {
     #[inline]
     pub(super) fn post_news(&mut self, work: &mut Turn<'_>) {
         if self.pushes.serves_others && work.connection.is_remote() {
-            self.others.post_replies(work.connection);
+            let write = self.durable_writes().last;
+            self.others.post_replies(work.connection, write);
             self.tell_watchers(work);
             self.post_copies();
         }

@@ -78,7 +78,7 @@ impl Side {
         batch.bytes.extend_from_slice(bytes);
         let (session, end) = (ConnectionId { slot: 1, number: 2 }, batch.bytes.len());
         batch.messages.push(ShardMessage::Answers { session, end });
-        self.outbox.send();
+        self.outbox.send(&crate::service::DurableWrites::default());
     }
 
     fn outbox_me(&self) -> u16 {
