@@ -8,7 +8,7 @@ use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 use headwater_base::source::{Attributes, Change, FetchId, Pair, Position};
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
-use headwater_base::{KeyRange, Millis};
+use headwater_base::{KeyRange, Millis, Refusal};
 
 mod kind {
     pub(super) const HELLO: u8 = 0;
@@ -92,11 +92,12 @@ fn write_message(message: &Message, out: &mut Vec<u8>) {
                 put_u32(out, attributes.flags as usize);
             }
         }
-        Message::Loaded { fetch, position, answer: Err(reason) } => {
+        Message::Loaded { fetch, position, answer: Err(Refusal { code, text }) } => {
             out.push(kind::FAILED);
             put_u64(out, fetch.0);
             put_u64(out, position.0);
-            put_bytes(out, reason.as_bytes());
+            put_bytes(out, code.as_bytes());
+            put_bytes(out, text.as_bytes());
         }
         Message::Changes { position, items } => {
             out.push(kind::CHANGES);
@@ -149,7 +150,9 @@ fn read_message(bytes: &mut WireReader<'_>) -> Option<Message> {
         }
         kind::FAILED => {
             let (fetch, position) = (FetchId(bytes.u64()?), Position(bytes.u64()?));
-            Message::Loaded { fetch, position, answer: Err(bytes.text()?.to_owned()) }
+            let refusal =
+                Refusal { code: bytes.text()?.to_owned(), text: bytes.text()?.to_owned() };
+            Message::Loaded { fetch, position, answer: Err(refusal) }
         }
         kind::CHANGES => {
             let position = Position(bytes.u64()?);
@@ -210,7 +213,11 @@ mod tests {
             Message::Unfollow { range: range() },
             Message::Sync { request: 5, after, hops: 3 },
             Message::Loaded { fetch, position, answer: Ok(pairs) },
-            Message::Loaded { fetch, position, answer: Err("no".to_owned()) },
+            Message::Loaded {
+                fetch,
+                position,
+                answer: Err(Refusal { code: "OOM".to_owned(), text: "no".to_owned() }),
+            },
             Message::Changes { position, items },
             Message::Synced { request: 6, position },
         ];

@@ -1,10 +1,9 @@
 //! What shards say to one another.
 
 use crate::Positions;
-use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
 use headwater_base::source::{Change, FetchId, Pair, Position};
+use headwater_base::{KeyRange, Refusal};
 
 /// A message on its way, with what tells whether it is the next one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +55,7 @@ pub enum Message {
         /// Where the home stands at least.
         position: Position,
         /// The keys of the range that it is home of.
-        answer: Result<Vec<Pair>, String>,
+        answer: Result<Vec<Pair>, Refusal>,
     },
     /// From a home: what has changed of what is followed there, in order, to be applied at once.
     Changes {

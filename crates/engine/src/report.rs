@@ -1,12 +1,13 @@
 //! What the engine's methods take and give back: options, outcomes, errors and reports.
 
 use crate::stopwatch::MaintenanceTime;
+use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use headwater_base::functions::CallError;
 use headwater_base::source::{FetchId, Portion, Position};
-use headwater_base::{KeyRange, Millis, Shard};
+use headwater_base::{KeyRange, Millis, Refusal, Shard};
 
 /// Why an operation did not answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,6 +118,8 @@ pub enum EngineError {
         /// What it said.
         message: String,
     },
+    /// The home of keys that were needed has refused them, or cannot be reached.
+    OfHome(Refusal),
     /// The key holds a value of another type than the operation is for.
     WrongType,
     /// What was to be read of a stream was trimmed away.
@@ -163,8 +166,9 @@ pub enum EngineError {
 impl EngineError {
     /// The word an error reply starts with.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> &str {
         match self {
+            Self::OfHome(refusal) => &refusal.code,
             Self::Joined { .. } => "JOINED",
             Self::SourceFailed { .. } => "SOURCE",
             Self::Busy { .. } => "BUSY",
@@ -177,6 +181,12 @@ impl EngineError {
             Self::Function { .. } => "FUNCTION",
             _ => "ERR",
         }
+    }
+
+    /// The error as another shard is told it.
+    #[must_use]
+    pub fn refusal(&self) -> Refusal {
+        Refusal { code: self.code().to_owned(), text: self.to_string() }
     }
 
     /// The error as one about a join that was to be installed, which its text names.
@@ -204,6 +214,7 @@ impl core::fmt::Display for EngineError {
             ),
             Self::Refused(text) | Self::Busy { text, .. } => f.write_str(text),
             Self::NoSuchJoin(name) => write!(f, "no join is named '{name}'"),
+            Self::OfHome(refusal) => f.write_str(&refusal.text),
             Self::SourceFailed { source, message } => write!(f, "source '{source}': {message}"),
             Self::Trimmed { first } => {
                 write!(f, "the stream was trimmed: its first offset is {first}")

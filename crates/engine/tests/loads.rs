@@ -3,8 +3,8 @@
 use headwater_base::source::{Attributes, LoadedPart};
 use headwater_base::{KeyRange, Placement, Shard};
 use headwater_engine::{
-    Change, Effect, Engine, FetchId, Loaded, Pair, Portion, Position, RangeOptions, Settings, Stop,
-    TableOptions, Ticket,
+    Change, Effect, Engine, EngineError, FetchId, Loaded, Pair, Portion, Position, RangeOptions,
+    Settings, Stop, TableOptions, Ticket,
 };
 
 const ROWS: u32 = 10;
@@ -152,6 +152,24 @@ fn what_other_shards_give_is_taken_whole_beside_loads_of_sources() {
     engine.loaded_from(Shard(1), other, Ok(pairs));
     assert!(engine.take_effects().contains(&Effect::Wake(ticket)));
     engine.check_invariants();
+}
+
+#[test]
+fn what_a_home_refuses_is_told_in_its_words() {
+    let mut engine = Engine::new(Settings::default());
+    engine.set_placement(Shard(0), Placement::even(2));
+    engine.join_add("turned", "t|<a>|<b> = copy q|<b>|<a>", false).unwrap();
+    let turned = engine.range(b"t|", b"t}", RangeOptions::default(), &mut |_, _| {});
+    let Err(Stop::Wait(ticket)) = turned else { panic!("{turned:?}") };
+    let effects = engine.take_effects();
+    let [Effect::LoadFrom { fetch, home, .. }] = effects[..] else { panic!("{effects:?}") };
+    let refusal = EngineError::OutOfMemory.refusal();
+    engine.loaded_from(home, fetch, Err(refusal));
+    let effects = engine.take_effects();
+    let [Effect::Fail { ticket: failed, ref error }] = effects[..] else { panic!("{effects:?}") };
+    let own = EngineError::OutOfMemory;
+    assert_eq!((failed, error.code()), (ticket, own.code()));
+    assert_eq!(error.to_string(), own.to_string());
 }
 
 /// An answer of a part alone: these numbers, and up to where they are all there are.

@@ -18,7 +18,6 @@
 //!   to keys that have it already.
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::string::ToString;
 use alloc::vec::Vec;
 use headwater_base::source::{Change, Position};
 use headwater_base::{KeyRange, Millis, Shard};
@@ -257,7 +256,7 @@ impl Peers {
                 None => return Some(effect),
             },
             Effect::Fail { ticket, ref error } => match self.waiting.remove(&ticket) {
-                Some(asked) => self.hub.loaded(&asked, Err(error.to_string())),
+                Some(asked) => self.hub.loaded(&asked, Err(error.refusal())),
                 None => return Some(effect),
             },
             effect => return Some(effect),
@@ -279,7 +278,7 @@ impl Peers {
                 Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {
                     self.asked.push_front(asked);
                 }
-                Err(Stop::Failed(error)) => self.hub.loaded(&asked, Err(error.to_string())),
+                Err(Stop::Failed(error)) => self.hub.loaded(&asked, Err(error.refusal())),
             }
         }
     }

@@ -7,27 +7,33 @@ use crate::engine::Engine;
 use crate::report::EngineError;
 use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
 use headwater_base::key::before_end;
 use headwater_base::placement::Shard;
 use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
+use headwater_base::{KeyRange, Refusal};
+
+/// Why a load came to nothing.
+enum Failure {
+    OfSource(String),
+    OfHome(Refusal),
+}
 
 impl Engine {
     /// The answer to [`Effect::Load`](crate::Effect::Load): the pairs of its range as of a position, or why not.
     /// An answer that nobody waits for any more is ignored.
     pub fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
-        self.arrived(None, fetch, answer);
+        self.arrived(None, fetch, answer.map_err(Failure::OfSource));
     }
 
     /// The answer to [`Effect::LoadFrom`](crate::Effect::LoadFrom): the keys of its range that `home` is home of, or why not.
     /// An answer that nobody waits for any more is ignored.
-    pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, String>) {
+    pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, Refusal>) {
         // Answers and changes of another shard come in one order: they need no positions.
         let answer = answer.map(|pairs| Loaded { position: Position(0), pairs, known: None });
-        self.arrived(Some(home), fetch, answer);
+        self.arrived(Some(home), fetch, answer.map_err(Failure::OfHome));
     }
 
-    fn arrived(&mut self, from: Option<Shard>, fetch: FetchId, answer: Result<Loaded, String>) {
+    fn arrived(&mut self, from: Option<Shard>, fetch: FetchId, answer: Result<Loaded, Failure>) {
         match answer {
             Ok(_) => self.notifications.retry_followed(),
             Err(_) => self.give_up_followed(),
@@ -44,10 +50,11 @@ impl Engine {
         let Some((data, waits, _)) = self.base.loads.split(part) else { return };
         let Some((range, load)) = data.under_way.remove(&first) else { return };
         match answer {
-            Err(message) => {
+            Err(Failure::OfSource(message)) => {
                 let error = EngineError::SourceFailed { source: data.provider.name(), message };
                 waits.fail(fetch, &error);
             }
+            Err(Failure::OfHome(refusal)) => waits.fail(fetch, &EngineError::OfHome(refusal)),
             Ok(Loaded { known: Some(known), .. }) if known.intersection(&range).is_empty() => {
                 let message = String::from("it gave nothing of what was asked for");
                 let error = EngineError::SourceFailed { source: data.provider.name(), message };

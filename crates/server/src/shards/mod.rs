@@ -50,6 +50,8 @@ pub(crate) const DEFERRED_FOR: u64 = 2;
 pub(crate) struct Shards {
     /// Which one this is.
     pub(crate) me: Shard,
+    /// How many of its lives others may know of.
+    pub(crate) lives_before: u64,
     /// What goes to them.
     pub(crate) outbox: Outbox,
     /// Loads from other shards, and theirs from here.
@@ -104,6 +106,7 @@ impl Shards {
         let (unsent, prepared) = (Vec::new(), HashMap::new());
         Box::new(Self {
             me,
+            lives_before: epoch - 1,
             outbox,
             peers,
             waits,

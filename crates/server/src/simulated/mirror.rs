@@ -27,13 +27,15 @@ pub(super) struct Mirror {
     /// What is to be answered.
     asked: VecDeque<Asked>,
     pub(super) copy: Pairs,
+    /// How far the copy is known to have come.
+    position: Option<Vec<u8>>,
     /// Changes that were told.
     pub(super) changes: u64,
 }
 
 /// Whether an error says that a shard cannot be reached.
 pub(super) fn is_of_lost_shard(error: &str) -> bool {
-    error.starts_with("CLUSTERDOWN") || error.contains("has no owner that can be reached")
+    error.starts_with("CLUSTERDOWN")
 }
 
 /// What a reply to `RANGE` has.
@@ -56,18 +58,33 @@ impl Mirror {
     /// Begins to keep a copy.
     pub(super) fn begin(world: &mut World, range: [&'static str; 2]) -> Self {
         let (pipe, _) = world.connect();
-        pipe.ask(&request(&["HELLO", "3"]));
-        let (bytes, copy) = (Vec::new(), Pairs::new());
-        let asked = VecDeque::from([Asked::Hello]);
-        let mut mirror = Self { pipe, bytes, range, asked, copy, changes: 0 };
-        mirror.watch();
+        let (bytes, copy, asked) = (Vec::new(), Pairs::new(), VecDeque::new());
+        let mut mirror = Self { pipe, bytes, range, asked, copy, position: None, changes: 0 };
+        mirror.greet();
         mirror
     }
 
+    fn greet(&mut self) {
+        self.pipe.ask(&request(&["HELLO", "3"]));
+        self.asked.push_back(Asked::Hello);
+        self.watch();
+    }
+
+    /// Watches the range, from where it was watched before if there is a copy; else all of it is read.
     fn watch(&mut self) {
-        self.pipe.ask(&request(&["RANGE.WATCH", self.range[0], self.range[1]]));
         self.asked.push_back(Asked::Watch);
-        self.read();
+        let mut words = vec!["RANGE.WATCH", self.range[0], self.range[1]];
+        let position = self.position.clone().and_then(|text| String::from_utf8(text).ok());
+        match &position {
+            Some(position) => {
+                words.extend(["FROM", position]);
+                self.pipe.ask(&request(&words));
+            }
+            None => {
+                self.pipe.ask(&request(&words));
+                self.read();
+            }
+        }
     }
 
     fn read(&mut self) {
@@ -91,14 +108,21 @@ impl Mirror {
         Ok(())
     }
 
-    /// The same; where its server has ended, it begins anew at another one.
+    /// The same; where its server has ended, it goes on at another one.
     pub(super) fn look_at(&mut self, world: &mut World) -> Result<(), String> {
         let has_ended = {
             let state = self.pipe.state();
             state.server_ended && state.told.is_empty()
         };
         if has_ended {
-            *self = Self::begin(world, self.range);
+            // What was to be read was not.
+            if !self.is_whole() {
+                self.position = None;
+            }
+            self.asked.clear();
+            self.bytes.clear();
+            self.pipe = world.connect().0;
+            self.greet();
         }
         self.look()
     }
@@ -110,7 +134,11 @@ impl Mirror {
 
     fn replied(&mut self, reply: &Frame) -> Result<(), String> {
         match (self.asked.pop_front(), reply) {
-            (Some(Asked::Hello), Frame::Map(_)) | (Some(Asked::Watch), Frame::Array(_)) => Ok(()),
+            (Some(Asked::Hello), Frame::Map(_)) => Ok(()),
+            (Some(Asked::Watch), Frame::Array(answer)) => {
+                self.position = answer.get(1).and_then(Frame::text);
+                Ok(())
+            }
             // What it needs cannot be reached: it is asked again.
             (Some(Asked::Watch), Frame::Error(text)) if is_of_lost_shard(text) => {
                 self.watch();
@@ -133,10 +161,12 @@ impl Mirror {
         match (&*text(0), &*text(3)) {
             (b"range-change", b"set") => {
                 self.changes += 1;
+                self.position = Some(text(2));
                 self.copy.insert(text(4), text(5));
             }
             (b"range-change", b"del") => {
                 self.changes += 1;
+                self.position = Some(text(2));
                 self.copy.remove(&text(4));
             }
             (b"range-resync", _) => {

@@ -9,13 +9,13 @@
 //! # Cost
 //! A change is written once for each feed, with its position; each watch costs a lookup and a copy of the bytes.
 
-use super::note::{Asked, Begun, Missed, Refusal, Since};
+use super::note::{Asked, Begun, Missed, Since};
 use super::outputs::Outputs;
 use super::position::{Marks, Positions};
 use crate::connection::ConnectionId;
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
-use headwater_base::{KeyRange, Shard};
+use headwater_base::{KeyRange, Refusal, Shard};
 use headwater_command::Reply;
 use headwater_protocol::resp::{Encoder, Version};
 use std::collections::{BTreeSet, HashMap as Seeded};

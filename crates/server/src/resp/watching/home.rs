@@ -9,7 +9,7 @@
 //! A change is encoded once, and goes once to each shard that takes it. A taker costs a lookup and a word.
 
 use super::history::History;
-use super::note::{Asked, Begun, Missed, Note, Refusal, Since, write_change};
+use super::note::{Asked, Begun, Missed, Note, Since, write_change};
 use super::outputs::Outputs;
 use super::{AGAIN, ShardService};
 use crate::resp::parts::Pushes;
@@ -18,7 +18,7 @@ use crate::shards::{ShardMessage, Told};
 use core::ops::Range;
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
-use headwater_base::{KeyRange, Shard};
+use headwater_base::{KeyRange, Refusal, Shard};
 use headwater_command::Reply;
 use headwater_engine::{EngineError, Follower, Notification, Stop, Ticket};
 use headwater_protocol::resp::{Encoder, Version};
@@ -26,6 +26,9 @@ use std::collections::{BTreeSet, HashMap as Seeded};
 
 /// The history's own follower; those of ranges come behind it.
 pub(super) const HISTORY: Follower = Follower(1 << 16);
+
+/// Changes in one life of a shard, for each unit of its epoch.
+const NUMBERS_BITS: u32 = 40;
 
 /// A shard whose clients watch a range.
 struct Taker {
@@ -85,9 +88,10 @@ pub(super) struct Home {
 }
 
 impl Home {
-    pub(super) fn new(secret: Secret) -> Self {
+    /// That of a shard with so many lives before this one, of which clients may have positions.
+    pub(super) fn new(secret: Secret, lives_before: u64) -> Self {
         Self {
-            number: 0,
+            number: lives_before << NUMBERS_BITS,
             last: HISTORY,
             followed: HashMap::with_hasher(KeyHashBuilder::new(secret)),
             by_range: Seeded::new(),
@@ -143,10 +147,7 @@ impl ShardService {
                     return None;
                 }
                 Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {}
-                Err(Stop::Failed(error)) => {
-                    let (code, text) = (error.code().to_owned(), error.to_string());
-                    return Some(Err(Refusal { code, text }));
-                }
+                Err(Stop::Failed(error)) => return Some(Err(error.refusal())),
             }
         }
         let number = home.number;
@@ -225,7 +226,7 @@ impl ShardService {
         let (_, by, asked) = waiting.swap_remove(at);
         let watch = asked.watch;
         let answer = match failure {
-            Some(error) => Err(Refusal { code: error.code().to_owned(), text: error.to_string() }),
+            Some(error) => Err(error.refusal()),
             None => self.begin_at_home(by, asked)?,
         };
         Some((by, watch, answer))

@@ -40,12 +40,12 @@ use crate::service::Service as _;
 use crate::shards::Shards;
 use clients::Clients;
 use headwater_base::hash::Secret;
-use headwater_base::{KeyRange, Shard};
+use headwater_base::{KeyRange, Refusal, Shard};
 use headwater_command::{Args, RangeWatch, Reply};
 use headwater_engine::{EngineError, Notification, NotifiedChange, Ticket};
 use headwater_protocol::resp::{Encoder, Version};
 use home::{HISTORY, Home};
-use note::{Asked, Begun, Refusal, read_change};
+use note::{Asked, Begun, read_change};
 use outputs::{Outputs, Own};
 
 /// How soon a range is tried again that could not be followed: one that waits for data, and one that
@@ -64,7 +64,8 @@ impl Watching {
     /// Nobody watches yet.
     pub(super) fn new(secret: Secret, run: u64, shards: Option<&Shards>) -> Self {
         let count = shards.map_or(1, |shards| shards.outbox.shards());
-        Self { home: Home::new(secret), clients: Clients::new(secret, run, count) }
+        let lives_before = shards.map_or(0, |shards| shards.lives_before);
+        Self { home: Home::new(secret, lives_before), clients: Clients::new(secret, run, count) }
     }
 
     /// Watches, changes sent, resyncs sent, bytes of history.

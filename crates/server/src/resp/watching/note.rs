@@ -9,8 +9,8 @@
 
 mod codec;
 
-use headwater_base::KeyRange;
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
+use headwater_base::{KeyRange, Refusal};
 
 /// Something about a watch or a feed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,15 +68,6 @@ pub(crate) struct Begun {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Missed {
     bytes: Vec<u8>,
-}
-
-/// Why a watch cannot begin.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Refusal {
-    /// The kind of error.
-    pub(super) code: String,
-    /// What is wrong.
-    pub(super) text: String,
 }
 
 impl Missed {

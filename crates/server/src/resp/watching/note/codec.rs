@@ -1,8 +1,8 @@
 //! Notes about watches as bytes: what goes over a link between processes.
 
-use super::{Asked, Begun, Missed, Note, Refusal, Since};
-use headwater_base::KeyRange;
+use super::{Asked, Begun, Missed, Note, Since};
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
+use headwater_base::{KeyRange, Refusal};
 
 const BEGIN: u8 = 0;
 const BEGUN: u8 = 1;
