@@ -5,7 +5,7 @@ miss what its reader had written. All of it with changes told by the log, and by
 
     HEADWATER=target/release/headwater python3 -m pytest -q tests/postgres
 
-HEADWATER_PG_SECONDS says for how long each (15), HEADWATER_PG_SEED which history, HEADWATER_PG_BIN where the programs of PostgreSQL are (those of
+HEADWATER_PG_SECONDS says for how long each at least (15), HEADWATER_PG_CHANGES how many rows are changed at least (0), HEADWATER_PG_SEED which history, HEADWATER_PG_BIN where the programs of PostgreSQL are (those of
 the newest version that Debian has installed; `.ci/run` runs all of it once more with a newer one). Needs these, psycopg, redis and pytest.
 """
 
@@ -27,6 +27,7 @@ import pytest
 import redis
 
 SECONDS = float(os.environ.get("HEADWATER_PG_SECONDS", "15"))
+CHANGES = int(os.environ.get("HEADWATER_PG_CHANGES", "0"))
 SEED = int(os.environ.get("HEADWATER_PG_SEED", "1"))
 PROGRAM = os.path.abspath(os.environ.get("HEADWATER", "target/release/headwater"))
 PROGRAMS = [os.environ["HEADWATER_PG_BIN"]] if "HEADWATER_PG_BIN" in os.environ else sorted(glob.glob("/usr/lib/postgresql/*/bin"))
@@ -194,7 +195,7 @@ class History:
         self.lock = threading.Lock()
         self.version = 0
         self.wrong = []
-        self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0, "altered": 0}
+        self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0, "altered": 0, "changed": 0, "failed over": 0}
 
     def fill(self):
         with self.postgres.connect() as database:
@@ -210,9 +211,9 @@ class History:
             self.version += 1
             return self.version
 
-    def count(self, what):
+    def count(self, what, by=1):
         with self.lock:
-            self.counts[what] += 1
+            self.counts[what] += by
 
     def writer(self, number, seed):
         choose = random.Random(seed)
@@ -224,13 +225,13 @@ class History:
                 poster, at = choose.choice(POSTERS), choose.randrange(POSTS // 3) * 3 + number
                 version = self.next()
                 with database.transaction():
-                    for _ in range(choose.randrange(1, 4)):
-                        self.step(database, choose, number)
+                    changed = sum(self.step(database, choose, number) for _ in range(choose.randrange(1, 4)))
                     database.execute(
                         "INSERT INTO posts VALUES (%s, %s, %s) ON CONFLICT (poster, time) DO UPDATE SET tweet = EXCLUDED.tweet",
                         (poster, at, tweet_of(version)),
                     )
                 self.count("written")
+                self.count("changed", changed + 1)
                 if choose.randrange(5) == 0:
                     position = str(database.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0])
                     cache = cache or self.headwater.connect()
@@ -252,18 +253,20 @@ class History:
             time.sleep(choose.random() * 0.004)
 
     def step(self, database, choose, number):
+        """Changes a row, or none; how many."""
         poster, at = choose.choice(POSTERS), choose.randrange(POSTS // 3) * 3 + number
         user = USERS[choose.randrange(len(USERS) // 3) * 3 + number]
         match choose.randrange(4):
             case 0:
-                database.execute("DELETE FROM posts WHERE poster = %s AND time = %s", (poster, at))
+                done = database.execute("DELETE FROM posts WHERE poster = %s AND time = %s", (poster, at))
             case 1:
-                database.execute("INSERT INTO subs VALUES (%s, %s) ON CONFLICT DO NOTHING", (user, poster_for(choose, user)))
+                done = database.execute("INSERT INTO subs VALUES (%s, %s) ON CONFLICT DO NOTHING", (user, poster_for(choose, user)))
             case 2:
-                database.execute("DELETE FROM subs WHERE who = %s AND poster = %s", (user, poster_for(choose, user)))
+                done = database.execute("DELETE FROM subs WHERE who = %s AND poster = %s", (user, poster_for(choose, user)))
             case _:
                 tweet = tweet_of(self.next())
-                database.execute("UPDATE posts SET tweet = %s WHERE poster = %s AND time = %s", (tweet, poster, at))
+                done = database.execute("UPDATE posts SET tweet = %s WHERE poster = %s AND time = %s", (tweet, poster, at))
+        return done.rowcount
 
     def reader(self, seed):
         choose = random.Random(seed)
@@ -293,7 +296,7 @@ class History:
             time.sleep(choose.random() * 0.003)
 
     def disturb(self):
-        match self.random.randrange(8):
+        match self.random.randrange(9):
             case 0:
                 self.postgres.end(signal.SIGINT)
                 self.postgres.start()
@@ -313,6 +316,8 @@ class History:
                     "ALTER TABLE posts DROP tweet",
                     "ALTER TABLE posts RENAME other TO tweet",
                 )
+            case 8:
+                self.fail_over()
             case 5:
                 # Whom they follow next is for the writers to say.
                 self.alter("CREATE TABLE kept AS SELECT * FROM subs", "TRUNCATE subs", "INSERT INTO subs SELECT * FROM kept", "DROP TABLE kept")
@@ -321,6 +326,15 @@ class History:
                     database.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headwater' AND random() < 0.6"
                     )
+
+    def fail_over(self):
+        """A standby that lacks nothing takes over at the same address: from there on history is another one."""
+        self.postgres.end(signal.SIGINT)
+        (pathlib.Path(self.postgres.folder) / "data" / "standby.signal").touch()
+        self.postgres.start()
+        with self.postgres.connect() as database:
+            database.execute("SELECT pg_promote()")
+        self.count("failed over")
 
     def alter(self, *statements):
         # Writers may be in the way, each other's and this one's.
@@ -336,7 +350,7 @@ class History:
         for thread in threads:
             thread.start()
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end and not self.wrong:
+        while (time.monotonic() < end or self.counts["changed"] < CHANGES) and not self.wrong:
             time.sleep(self.random.uniform(0.1, 1.5))
             self.disturb()
         self.done.set()
