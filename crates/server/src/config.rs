@@ -20,6 +20,7 @@ mod tls;
 mod users;
 
 pub use cluster::Cluster;
+pub(crate) use cluster::{link_address, link_port};
 pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
 pub use http::Http;

@@ -140,7 +140,8 @@ impl EmbeddedStore {
         let shards = config.listen.shards.number();
         let folder = folder_of(path.as_ref(), me, shards)
             .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
-        let options = options(config, shards);
+        // Of a cluster's shards this process has one.
+        let options = options(config, if replica.is_some() { 1 } else { shards });
         let (bell, sink) = (Box::new(inbox.bell()), inbox.sink(NAME));
         let feed = replica.as_ref().map_or(Feed::Own, |replica| Feed::Log(replica.turn_log()));
         let (store, definitions) = Store::open_with(&folder, options, feed, sink, bell)
@@ -148,8 +149,9 @@ impl EmbeddedStore {
         if let Some(replica) = &replica {
             replica.tells(store.acknowledger());
         }
-        let is_first = me == Shard(0);
-        let definitions = if is_first { definitions } else { Vec::new() };
+        // Of the shards of one process the first one says what was declared; the log of each shard of a cluster has all of it.
+        let tells = me == Shard(0) || replica.is_some();
+        let definitions = if tells { definitions } else { Vec::new() };
         let modules = declare(config, &definitions)?;
         // The file goes first here as well.
         let named: HashSet<&[u8]> = config.flows.iter().map(|it| it.name.as_bytes()).collect();

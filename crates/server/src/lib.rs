@@ -63,9 +63,10 @@ use headwater_engine::Engine;
 use null::Null;
 use reactor::Reactor;
 use reload::SettingsSource;
-use replicated::ReplicaEnd;
+use replicated::{LinkedShard, ReplicaEnd};
 use resp::ShardService;
 use service::{Bounds, WireProtocol};
+use shards::links::Links;
 use shards::{Shards, Transport};
 use std::net::SocketAddr;
 use threads::Threads;
@@ -75,6 +76,8 @@ use tls::Doorway;
 pub struct Server {
     reactor: Reactor<ShardService>,
     threads: Threads,
+    /// The connections to the owners of other shards.
+    links: Option<Links>,
     http: Option<SocketAddr>,
     https: Vec<SocketAddr>,
     doorway: Option<Doorway>,
@@ -104,8 +107,14 @@ impl Server {
         let others = if config.tls.is_on() { tls::HANDSHAKES_MAX } else { 0 };
         let warning = descriptors::provide(&mut config.clients, others);
         let shards = config.listen.shards.number();
-        let transport = (shards > 1).then(|| Transport::new(shards));
-        let shards = transport.as_ref().map(|transport| Shards::of(Shard(0), transport));
+        // The shards of a cluster are in processes of their own.
+        let linked = replica.as_ref().filter(|_| shards > 1);
+        let linked = linked.map(|replica| LinkedShard::of(&config, replica));
+        let transport = (shards > 1 && linked.is_none()).then(|| Transport::new(shards));
+        let shards = match (&linked, &transport) {
+            (Some(linked), _) => Some(linked.shards()),
+            (None, transport) => transport.as_ref().map(|it| Shards::of(Shard(0), it)),
+        };
         let service = ShardService::behind(config.clone(), shards, None, replica)?;
         let mut reactor = Reactor::bind(&config, service)?;
         let threads = match &transport {
@@ -124,14 +133,17 @@ impl Server {
             }
             None => Threads::default(),
         };
-        reactor.service.find_unfinished()?;
+        if linked.is_none() {
+            reactor.service.find_unfinished()?;
+        }
+        let links = linked.map(|linked| linked.start(&config)).transpose()?;
         let http = match config.listen.http_port.number() {
             Some(port) => Some(reactor.service.serve_http(port)?),
             None => None,
         };
         let https = reactor.service.serve_https()?;
         let doorway = reactor.service.open_doorway()?;
-        Ok(Self { reactor, threads, http, https, doorway, warning })
+        Ok(Self { reactor, threads, links, http, https, doorway, warning })
     }
 
     /// Has SIGHUP read the settings anew, of which `started` are those that the server was bound with.
@@ -244,6 +256,7 @@ impl Server {
         self.threads.run();
         let done = self.reactor.run();
         self.threads.join();
+        drop(self.links);
         match &done {
             Ok(()) => event!(info, "server", "ended", "the server has ended"),
             Err(error) => {

@@ -229,6 +229,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(fixed "cluster-name" &[], cluster.cluster_name),
     setting!(fixed "cluster-node" &[], cluster.cluster_node),
     setting!(fixed "cluster-advertise" &[], cluster.cluster_advertise),
+    setting!(fixed "cluster-shard" &[], cluster.cluster_shard),
     Setting {
         name: "cluster-monitoring",
         aliases: &[],

@@ -67,6 +67,9 @@ struct ClusterArgs {
     /// Where the other nodes reach this one's port
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
+    /// The shard that this node stands by for, or owns, of those that --shards says [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    cluster_shard: Option<u16>,
     /// Take a snapshot, and purge the log below it, when it has so many bytes; 0: never [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     cluster_snapshot_bytes: Option<u64>,
@@ -87,6 +90,9 @@ impl ClusterArgs {
             if let Some(text) = flag {
                 *slot = text;
             }
+        }
+        if let Some(shard) = self.cluster_shard {
+            cluster.cluster_shard = shard;
         }
         if let Some(bytes) = self.cluster_snapshot_bytes {
             cluster.cluster_snapshot_bytes = bytes;

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, sleep};
@@ -29,6 +29,30 @@ pub(crate) const ALL: [usize; SERVERS] = [0, 1, 2];
 pub(crate) struct Node {
     pub(crate) child: Child,
     owns: Arc<AtomicBool>,
+}
+
+impl Node {
+    /// Starts the program, and waits until it stands by.
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().expect("a line").unwrap();
+        assert!(first.contains("stands by on"), "{first}");
+        let owns = Arc::new(AtomicBool::new(false));
+        let told = owns.clone();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // A process that begins anew stands by first.
+                told.store(line.contains(" ready on "), Ordering::Release);
+            }
+        });
+        Self { child, owns }
+    }
+
+    /// Whether it owns its shard, as it says.
+    pub(crate) fn owns(&self) -> bool {
+        self.owns.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for Node {
@@ -75,6 +99,7 @@ pub(crate) fn servers(sync: &str) -> Option<(Servers, Turn)> {
 }
 
 /// The turn of a test that has a cluster.
+#[derive(Debug)]
 pub(crate) struct Turn(());
 
 impl Turn {
@@ -157,26 +182,11 @@ impl Cluster {
         for url in self.nats.monitoring() {
             command.args(["--nats-monitoring", &url]);
         }
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines.next().expect("a line").unwrap();
-        assert!(first.contains("stands by on"), "{first}");
-        let owns = Arc::new(AtomicBool::new(false));
-        let told = owns.clone();
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                // A process that begins anew stands by first.
-                told.store(line.contains(" ready on "), Ordering::Release);
-            }
-        });
-        self.nodes[at] = Some(Node { child, owns });
+        self.nodes[at] = Some(Node::start(command));
     }
 
     fn owner_now(&self) -> Option<usize> {
-        let owns = |node: &Option<Node>| {
-            node.as_ref().is_some_and(|node| node.owns.load(Ordering::Acquire))
-        };
-        (0..NODES).find(|&at| owns(&self.nodes[at]))
+        (0..NODES).find(|&at| self.nodes[at].as_ref().is_some_and(Node::owns))
     }
 
     pub(crate) fn owner(&self) -> usize {
@@ -719,7 +729,8 @@ fn what_a_node_lacks_is_named() {
     for (arguments, told) in [
         (&all[..2], "cluster-node"),
         (&all[..4], "cluster-advertise"),
-        (&[&all[..], &["--shards", "2"]].concat()[..], "one shard"),
+        (&[&all[..], &["--shards", "2", "--cluster-shard", "2"]].concat()[..], "allowed: 0 to 1"),
+        (&[&all[..], &["--shards", "2", "--port", "60000"]].concat()[..], "allowed for --port"),
         (&[&all[..], &["--port", "0"]].concat()[..], "port"),
         (&all[..], "monitoring"),
         (&[&all[..], &["--unsafe-sync"]].concat()[..], "cannot be reached"),

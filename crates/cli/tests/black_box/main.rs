@@ -17,6 +17,7 @@ mod cluster_commands;
 mod cluster_cut;
 mod cluster_demo;
 mod cluster_restore;
+mod cluster_shards;
 mod data;
 mod deploy;
 mod doors;

@@ -3,6 +3,24 @@
 use super::{Config, ConfigError};
 use serde::{Deserialize, Serialize};
 
+/// Where a node listens for the owners of other shards: so much above its clients' port, as Redis Cluster's bus does.
+const LINK_PORT_OFFSET: u16 = 10_000;
+
+/// The port for the owners of other shards beside this one for clients.
+pub(crate) fn link_port(port: u16) -> Option<u16> {
+    port.checked_add(LINK_PORT_OFFSET)
+}
+
+fn advertised_port(address: &str) -> Option<u16> {
+    address.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Where the owner of a shard that clients reach at `address` is reached by those of other shards.
+pub(crate) fn link_address(address: &str) -> Option<String> {
+    let (host, _) = address.rsplit_once(':')?;
+    Some(format!("{host}:{}", link_port(advertised_port(address)?)?))
+}
+
 /// How a node finds its cluster, and is found.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -15,6 +33,8 @@ pub struct Cluster {
     pub cluster_node: String,
     /// Where the other nodes reach this one's port: `host:port`.
     pub cluster_advertise: String,
+    /// The shard that this node stands by for, or owns.
+    pub cluster_shard: u16,
     /// The monitoring addresses of all NATS servers.
     pub cluster_monitoring: Vec<String>,
     /// How many NATS servers keep each log.
@@ -42,6 +62,7 @@ impl Default for Cluster {
             cluster_name: String::from("headwater"),
             cluster_node: String::new(),
             cluster_advertise: String::new(),
+            cluster_shard: 0,
             cluster_monitoring: Vec::new(),
             cluster_replicas: 3,
             cluster_snapshot_bytes: 256 << 20,
@@ -94,8 +115,7 @@ impl Config {
                 "cluster-node (--node) must name this node: up to 64 printable characters without spaces",
             );
         }
-        let port = cluster.cluster_advertise.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-        if !matches!(port, Some(Ok(1..))) {
+        if !matches!(advertised_port(&cluster.cluster_advertise), Some(1..)) {
             return refuse(
                 "cluster-advertise (--advertise) must say where other nodes reach this one, as host:port",
             );
@@ -106,13 +126,37 @@ impl Config {
             );
         }
         cluster.check_servers()?;
-        if self.listen.shards.number() > 1 {
-            return refuse("a cluster has one shard today (allowed with --cluster: --shards 1)");
+        let shards = self.listen.shards.number();
+        if cluster.cluster_shard >= shards {
+            let (shard, most) = (cluster.cluster_shard, shards - 1);
+            return Err(ConfigError(format!(
+                "cluster-shard (--cluster-shard) is {shard}, and the cluster has {shards} shards (--shards; allowed: 0 to {most})"
+            )));
         }
         if self.listen.port.number().is_none_or(|port| port == 0) {
             return refuse(
                 "a node of a cluster needs a port of its own choice (allowed: 1 to 65535)",
             );
+        }
+        if shards > 1 {
+            self.check_links()?;
+        }
+        Ok(())
+    }
+
+    /// What a node needs to be reached by the owners of other shards.
+    fn check_links(&self) -> Result<(), ConfigError> {
+        let ports = [self.listen.port.number(), advertised_port(&self.cluster.cluster_advertise)];
+        if ports.into_iter().flatten().any(|port| link_port(port).is_none()) {
+            let most = u16::MAX - LINK_PORT_OFFSET;
+            return Err(ConfigError(format!(
+                "in a cluster of several shards, nodes reach each other at their port and {LINK_PORT_OFFSET} (allowed for --port and in --advertise: 1 to {most})"
+            )));
+        }
+        if !self.source_list.is_empty() {
+            return Err(ConfigError(String::from(
+                "sources are not there yet in a cluster of several shards (allowed with --shards 1)",
+            )));
         }
         Ok(())
     }

@@ -31,7 +31,8 @@ fn described(config: &Config, why: &dyn std::fmt::Display) -> ConfigError {
 /// # Errors
 /// The folder is divided among shards.
 pub(crate) fn copy_folder(config: &Config) -> Result<PathBuf, ConfigError> {
-    let folder = folder_of(config.data.data_dir.as_ref(), Shard(0), 1);
+    let (shard, shards) = (Shard(config.cluster.cluster_shard), config.listen.shards.number());
+    let folder = folder_of(config.data.data_dir.as_ref(), shard, shards);
     folder.map_err(|why| described(config, &why))
 }
 

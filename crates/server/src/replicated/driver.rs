@@ -1,8 +1,9 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
+use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
-use super::{Lease, snapshots};
-use crate::config::{Cluster, ConfigError};
+use super::{Lease, LinkEnd, snapshots};
+use crate::config::{Config, ConfigError};
 use crate::log::{self, event};
 use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
@@ -26,14 +27,15 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The key of the bucket that names the owner of the one shard.
-const KEY: &str = "owner.0";
 /// The first tag of the replica's requests: those of the heartbeat, which has the same bucket, are less.
 const REPLICA_TAGS: u64 = 1 << 40;
 /// The first tag of an owner's requests for snapshots.
 const SNAPSHOT_TAGS: u64 = 1 << 50;
 /// The first tag of the requests that ask whether the node is drained.
 const DRAIN_TAGS: u64 = 1 << 55;
+/// The first tags of the requests about other shards: at the start, and from then on.
+const AGREEING_TAGS: u64 = 1 << 56;
+const OTHERS_TAGS: u64 = 1 << 57;
 /// The first tag of the requests of a node that loads a snapshot.
 const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
@@ -79,8 +81,12 @@ pub(super) struct Driver {
     bucket: JetStreamBucket,
     heartbeat: Heartbeat,
     drain: DrainLook,
+    others: OtherOwners,
+    /// What the server needs for the owners of other shards.
+    pub(super) links: LinkEnd,
     replica: Replica,
     node: Owner,
+    shard: u32,
     stream: String,
     snapshots: Snapshots,
     /// Snapshots that are stored, and how long the log is.
@@ -124,7 +130,7 @@ pub(super) fn begin_again(why: &str) -> ! {
 
 impl Driver {
     pub(super) fn new(
-        cluster: &Cluster,
+        config: &Config,
         settings: JetStreamSettings,
         (copy, folder): (Store, PathBuf),
         told: Sender<Told>,
@@ -132,14 +138,18 @@ impl Driver {
     ) -> Result<Self, ConfigError> {
         let refuse =
             |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
-        let stream = settings.stream(0);
+        let (cluster, shards) = (&config.cluster, config.listen.shards.number());
+        let shard = u32::from(cluster.cluster_shard);
+        let stream = settings.stream(shard);
         let nats = JetStream::connect(settings).map_err(refuse)?;
         let (nodes, room) = (nats.nodes(), nats.room().map_err(refuse)?);
         let tells = told.clone();
         let wake: Wake = Arc::new(move || drop(tells.send(Told::Wake)));
-        let log = nats.log(0, wake.clone()).map_err(refuse)?;
-        let bucket = nats.bucket(wake);
-        let objects = nats.snapshots(0);
+        let log = nats.log(shard, wake.clone()).map_err(refuse)?;
+        let mut bucket = nats.bucket(wake);
+        let secret = others::agree(&mut bucket, AGREEING_TAGS, (cluster, shards))?;
+        let (others, owners) = OtherOwners::new(cluster.cluster_shard, shards, OTHERS_TAGS);
+        let objects = nats.snapshots(shard);
         let node = Owner {
             node: cluster.cluster_node.clone(),
             address: cluster.cluster_advertise.clone(),
@@ -152,7 +162,7 @@ impl Driver {
             AppendWindow { message_bytes_max: nats.message_bytes_max(), ..AppendWindow::default() };
         let config = ReplicaConfig {
             stream: stream.clone(),
-            key: String::from(KEY),
+            key: others::owner_key(cluster.cluster_shard),
             node: node.clone(),
             times,
             window,
@@ -170,11 +180,14 @@ impl Driver {
             bucket,
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
+            others,
+            links: LinkEnd { secret, owners },
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
+            shard,
             stream,
             snapshots: Snapshots::new(
-                0,
+                shard,
                 cluster.cluster_snapshot_bytes,
                 times.answer_millis,
                 SNAPSHOT_TAGS,
@@ -216,6 +229,7 @@ impl Driver {
                 }
                 self.look_whether_drained(&answer, now);
                 self.look_who_owns(&answer, owner);
+                self.others.answered(&answer);
                 let known = (self.objects.extent(), self.replica.position());
                 for effect in self.snapshots.answered(&answer, known, now) {
                     self.snapshot(effect);
@@ -223,6 +237,7 @@ impl Driver {
                 self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
             }
             let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
+            let asks = asks.chain(self.others.tick(now));
             asks.for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
             let wants = self.drain.may_own() && self.releasing.is_none();
@@ -280,13 +295,17 @@ impl Driver {
             SnapshotEffect::Purge { below } => self.log.send(LogRequest::Purge { below }),
             SnapshotEffect::Sweep { below } => self.objects.sweep(below),
             SnapshotEffect::Unreadable(bad) => {
-                let why =
-                    format!("key {} of the bucket cannot be read: {bad}", SnapshotMark::key(0));
+                let why = format!(
+                    "key {} of the bucket cannot be read: {bad}",
+                    SnapshotMark::key(self.shard)
+                );
                 event!(warn, "cluster", "snapshot_failed", why);
             }
             SnapshotEffect::UnreadableOrder(bad) => {
-                let why =
-                    format!("key {} of the bucket cannot be read: {bad}", SnapshotOrder::key(0));
+                let why = format!(
+                    "key {} of the bucket cannot be read: {bad}",
+                    SnapshotOrder::key(self.shard)
+                );
                 event!(warn, "cluster", "snapshot_failed", why);
             }
         }
@@ -298,7 +317,8 @@ impl Driver {
         if self.copy.take().is_none() {
             stop_for_good(&stop.to_string());
         }
-        match snapshots::load(&mut self.bucket, &self.objects, LOADING_TAGS, &self.folder) {
+        let named = (LOADING_TAGS, &*SnapshotMark::key(self.shard));
+        match snapshots::load(&mut self.bucket, &self.objects, named, &self.folder) {
             Ok(_) => begin_again(
                 "a snapshot was loaded, since the log begins behind what the folder had",
             ),

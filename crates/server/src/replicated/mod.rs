@@ -16,10 +16,15 @@
 
 mod driver;
 mod forward;
+mod linked;
+mod others;
 mod snapshots;
+
+pub(crate) use linked::LinkedShard;
 
 use crate::config::{Cluster, Config, ConfigError};
 use crate::log::{self, event};
+use crate::shards::links::{LinkedOwners, Secret};
 use crate::signals::EndSignals;
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
@@ -34,6 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// How long the end waits for NATS to know that others may have the shard.
 const RELEASE: Duration = Duration::from_secs(2);
@@ -77,6 +83,15 @@ pub(crate) struct LeaseStats {
     pub(crate) snapshots_failed: u64,
 }
 
+/// What the server needs for the owners of other shards.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkEnd {
+    /// What owners prove to one another that they know.
+    pub(crate) secret: Secret,
+    /// Who they are.
+    pub(crate) owners: watch::Receiver<LinkedOwners>,
+}
+
 /// The server's end of its replica.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaEnd {
@@ -86,6 +101,7 @@ pub(crate) struct ReplicaEnd {
     room: RoomSeen,
     no_room: Arc<str>,
     snapshots: JetStreamSnapshots,
+    links: LinkEnd,
 }
 
 impl ReplicaEnd {
@@ -195,12 +211,13 @@ impl ClusterNode {
         let (told, tells) = channel();
         let (says, events) = channel();
         let (lease, tells_end) = (Arc::<Lease>::default(), told.clone());
-        let (owner, owners) = tokio::sync::watch::channel(None);
+        let (owner, owners) = watch::channel(None);
         let folder = keeping::copy_folder(&config)?;
-        let driver = Driver::new(&config.cluster, settings, (store, folder), told, lease.clone())?;
+        let driver = Driver::new(&config, settings, (store, folder), told, lease.clone())?;
         let (nodes, room) = (driver.nodes.clone(), driver.room.clone());
         let (snapshots, no_room) = (driver.objects.clone(), Arc::from(NO_ROOM));
-        let end = ReplicaEnd { lease, told: tells_end, nodes, room, no_room, snapshots };
+        let links = driver.links.clone();
+        let end = ReplicaEnd { lease, told: tells_end, nodes, room, no_room, snapshots, links };
         let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &owner);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);

@@ -108,9 +108,8 @@ fn upload(
 }
 
 /// Asks the bucket which snapshot is the newest. All other answers are dropped: the caller has no other use for the bucket any more.
-fn named(bucket: &mut JetStreamBucket, tag: u64) -> Result<SnapshotMark, String> {
-    let key = SnapshotMark::key(0);
-    bucket.send(BucketRequest::Get { tag, key: key.clone() });
+fn named(bucket: &mut JetStreamBucket, tag: u64, key: &str) -> Result<SnapshotMark, String> {
+    bucket.send(BucketRequest::Get { tag, key: String::from(key) });
     let began = Instant::now();
     while began.elapsed() < NAMED_WITHIN {
         match bucket.receive() {
@@ -129,20 +128,20 @@ fn named(bucket: &mut JetStreamBucket, tag: u64) -> Result<SnapshotMark, String>
     Err(String::from("the bucket does not say which snapshot is the newest"))
 }
 
-/// Makes the folder a copy of the newest snapshot, whatever it was; gives the last record that it has.
+/// Makes the folder a copy of the newest snapshot, which a key of the bucket names, whatever it was; gives the last record that it has.
 ///
 /// # Errors
 /// There is none, or it cannot be loaded, though it was tried again and again.
 pub(super) fn load(
     bucket: &mut JetStreamBucket,
     snapshots: &JetStreamSnapshots,
-    tags: u64,
+    (tags, key): (u64, &str),
     folder: &Path,
 ) -> Result<Sequence, String> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let loaded = named(bucket, tags + u64::from(tries)).and_then(|mark| {
+        let loaded = named(bucket, tags + u64::from(tries), key).and_then(|mark| {
             let LogPosition { sequence, checksum } = mark.position;
             let at = LogMark { sequence: sequence.0, checksum };
             let mut object = snapshots.fetch(&mark.object);

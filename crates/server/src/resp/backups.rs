@@ -139,6 +139,9 @@ impl ShardService {
             None => Some(String::from(
                 "nothing is kept on disk, so there is nothing to back up: start the server with --data",
             )),
+            Some(_) if self.others.are_apart() => Some(String::from(
+                "each shard of a cluster is backed up by its snapshots: headwater cluster snapshot",
+            )),
             Some(_) => self.stores.backup.begin(client).err(),
         };
         if let Some(why) = refusal {

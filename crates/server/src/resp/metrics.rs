@@ -47,9 +47,15 @@ impl ShardService {
             answer_all(probes, metrics);
             return;
         };
-        let missing = shards.outbox.shards() - 1;
-        for to in (0..=missing).map(Shard).filter(|to| *to != shards.me) {
+        let (me, all) = (shards.me, shards.outbox.of_process());
+        let mut missing = 0;
+        for to in all.filter(|to| *to != me) {
             shards.outbox.to(to).messages.push(ShardMessage::AskFigures);
+            missing += 1;
+        }
+        if missing == 0 {
+            answer_all(probes, metrics);
+            return;
         }
         self.figures.probing = Some(Probing { probes, metrics, missing });
     }

@@ -77,11 +77,10 @@ impl ShardService {
             );
         }
         self.apply(config);
-        let all = self.others.all();
         if !changes.live.is_empty()
             && let Some(shards) = &mut self.others.shards
         {
-            for to in all {
+            for to in shards.outbox.of_process().filter(|to| *to != shards.me) {
                 let message = ShardMessage::Settings(changes.live.clone());
                 shards.outbox.to(to).messages.push(message);
             }

@@ -175,6 +175,9 @@ impl Service for ShardService {
 
     fn hand_on(&mut self, arrival: Arrival) -> Option<Arrival> {
         let Some(shards) = &mut self.others.shards else { return Some(arrival) };
+        if shards.outbox.are_apart() {
+            return Some(arrival);
+        }
         let to = shards.outbox.least_busy();
         if to == shards.me {
             return Some(arrival);
@@ -337,7 +340,7 @@ impl Service for ShardService {
     fn send_messages(&mut self) {
         let writes = self.durable_writes();
         if let Some(shards) = &mut self.others.shards {
-            shards.post_packets();
+            shards.post_packets(writes.last);
             shards.outbox.send(&writes);
         }
     }

@@ -12,7 +12,7 @@ mod barrier;
 mod codec;
 mod count;
 mod lane;
-mod links;
+pub(crate) mod links;
 mod message;
 mod names;
 mod position;
@@ -130,10 +130,17 @@ impl Shards {
         CommonShare::new(self.me, self.outbox.transport().clone())
     }
 
-    /// Posts what the engines have to say to one another.
-    pub(crate) fn post_packets(&mut self) {
+    /// Posts what the engines have to say to one another; `write`: the last write so far.
+    pub(crate) fn post_packets(&mut self, write: u64) {
+        // In one process all shards end together, and what replicas show goes with it. Others outlive this one: they are told of no write
+        // that it could lose.
+        let are_apart = self.outbox.are_apart();
         for (to, packet) in self.peers.take_packets() {
-            self.outbox.to(to).messages.push(ShardMessage::Packet(Box::new(packet)));
+            let batch = match are_apart {
+                true => self.outbox.tell(to, write).batch,
+                false => self.outbox.to(to),
+            };
+            batch.messages.push(ShardMessage::Packet(Box::new(packet)));
         }
     }
 

@@ -149,13 +149,6 @@ impl Transport {
     }
 
     /// The same for shards in processes of their own. `run` is the same for all of them.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "no shards are in processes of their own yet but simulated ones"
-        )
-    )]
     pub(crate) fn apart(shards: u16, run: u64) -> Arc<Self> {
         let mut transport = Self::new(shards);
         if let Some(transport) = Arc::get_mut(&mut transport) {
@@ -330,6 +323,12 @@ impl Outbox {
     #[inline]
     pub(crate) fn are_apart(&self) -> bool {
         self.transport.apart
+    }
+
+    /// The shards of this process.
+    pub(crate) fn of_process(&self) -> impl Iterator<Item = Shard> + use<> {
+        let (me, apart) = (self.me, self.are_apart());
+        (0..self.shards()).map(Shard).filter(move |shard| !apart || *shard == me)
     }
 
     /// Whether nothing can be sent to a shard.

@@ -314,7 +314,7 @@ impl OtherShards {
     pub(in crate::resp) fn stop_all(&mut self, writes: &DurableWrites) {
         let Some(shards) = &mut self.shards else { return };
         shards.outbox.barrier().end();
-        for to in (0..shards.outbox.shards()).map(Shard) {
+        for to in shards.outbox.of_process() {
             shards.outbox.to(to).messages.push(ShardMessage::Stop);
         }
         shards.outbox.send(writes);

@@ -412,6 +412,12 @@ impl OtherShards {
         self.shards.as_ref().is_some_and(|shards| !shards.crowded.is_empty())
     }
 
+    /// Whether the other shards are in processes of their own.
+    #[inline]
+    pub(in crate::resp) fn are_apart(&self) -> bool {
+        self.shards.as_ref().is_some_and(|shards| shards.outbox.are_apart())
+    }
+
     /// Whether so many replies wait for the shard of this client that no further ones should be made.
     #[cold]
     pub(super) fn is_behind_with_replies(

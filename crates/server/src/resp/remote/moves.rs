@@ -74,6 +74,9 @@ impl ShardService {
         shard: u64,
         client: ConnectionId,
     ) -> Result<Option<()>, String> {
+        if self.others.are_apart() {
+            return Err(String::from("partitions of a cluster stay at their shards"));
+        }
         let count = self.others.shard_count();
         if partition >= PARTITIONS as u64 {
             return Err(format!("there is no partition {partition} (0 to {})", PARTITIONS - 1));

@@ -13,8 +13,7 @@ impl ShardService {
     /// Has the shards of a transaction keep records of it, where that is needed.
     pub(super) fn record_plan(&self, plan: &mut Plan) {
         let Some(placement) = self.node.engine().placement() else { return };
-        let are_apart = self.others.shards.as_ref().is_some_and(|it| it.outbox.are_apart());
-        if self.stores.keeping.is_some() && !are_apart {
+        if self.stores.keeping.is_some() && !self.others.are_apart() {
             plan.record(placement, self.time.wall, |request| self.may_keep(request));
         }
     }

@@ -22,8 +22,10 @@ const PROOF_BYTES: usize = 32;
 /// No frame of a handshake has more bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 1024;
 
+pub(crate) const SECRET_BYTES: usize = 32;
+
 /// The secret of a cluster.
-pub(crate) type Secret = [u8; 32];
+pub(crate) type Secret = [u8; SECRET_BYTES];
 
 /// Who proves something.
 #[derive(Clone, Copy)]

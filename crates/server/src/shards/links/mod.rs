@@ -1,4 +1,4 @@
-//! Connections over TCP between shards in processes of their shared.
+//! Connections over TCP between shards in processes of their own.
 //!
 //! One thread, with a runtime of one thread, carries what this process's shard writes to the others and what they write to it. Of two shards the one
 //! of the lesser number dials. Who owns a shard, and in which epoch, is told from outside; a connection to an owner that is none any more ends.
@@ -11,17 +11,13 @@
 //!
 //! # Cost
 //! A batch is one frame, copied once on each side. A connection on which nothing is said costs a frame of four bytes twice a second.
-#![cfg_attr(
-    not(test),
-    expect(dead_code, reason = "no shards are in processes of their own yet but in tests")
-)]
 
 mod handshake;
 mod line;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use handshake::Secret;
+pub(crate) use handshake::{SECRET_BYTES, Secret};
 
 use crate::log::event;
 use crate::shards::Transport;
@@ -72,7 +68,7 @@ pub(crate) struct LinkedOwner {
     pub(crate) epoch: u64,
 }
 
-/// The owners, by shard; `None`: a shard has none that is knshared.
+/// The owners, by shard; `None`: a shard has none that is known.
 pub(crate) type LinkedOwners = Vec<Option<LinkedOwner>>;
 
 /// The thread; ended, with all connections, when dropped.
@@ -231,11 +227,12 @@ fn refused(other: Shard, why: &str) {
     );
 }
 
-fn nonce() -> [u8; NONCE_BYTES] {
-    let mut nonce = [0; NONCE_BYTES];
+/// Bytes that nobody can guess.
+pub(crate) fn random<const BYTES: usize>() -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
     let provider = rustls::crypto::ring::default_provider();
-    provider.secure_random.fill(&mut nonce).expect("the system has random numbers");
-    nonce
+    provider.secure_random.fill(&mut bytes).expect("the system has random numbers");
+    bytes
 }
 
 async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), String> {
@@ -286,7 +283,7 @@ async fn greet(
         TcpStream::connect(owner.address.as_str()).await.map_err(|why| why.to_string())?;
     let _slower = stream.set_nodelay(true);
     let greeting =
-        Greeting { cluster: cluster.clone(), from: *me, epoch: *epoch, to: other, nonce: nonce() };
+        Greeting { cluster: cluster.clone(), from: *me, epoch: *epoch, to: other, nonce: random() };
     let greeting = greeting.encode();
     say(&mut stream, &greeting).await?;
     let answer = hear(&mut stream).await?;
@@ -347,7 +344,7 @@ async fn be_greeted(
     if greeting.from >= *me || greeting.from.0 >= shared.transport.shards() {
         return Err(format!("shard {} does not dial shard {}", greeting.from.0, me.0));
     }
-    let answer = handshake::answer(secret, &said, *epoch, &nonce());
+    let answer = handshake::answer(secret, &said, *epoch, &random::<NONCE_BYTES>());
     say(&mut stream, &answer).await?;
     let proof = hear(&mut stream).await?;
     match handshake::is_proof(secret, Side::Dials, &[&said, &answer], &proof) {

@@ -1,0 +1,183 @@
+//! A cluster of several shards: each has an owner of its own, whoever is asked answers, and what one loses nobody has been told of.
+
+use crate::cluster::{ALL, Node, Turn, ask, connect, servers, text};
+use crate::nats_servers::{Servers, free_ports};
+use crate::support::{PATIENCE, program};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SHARDS: usize = 3;
+/// Which shard each node is for: two are for the second one.
+const OF: [usize; 4] = [0, 1, 2, 1];
+/// Nodes reach each other at their port and so much.
+const LINK_PORT_OFFSET: u16 = 10_000;
+
+struct Cluster {
+    nats: Servers,
+    folder: TempDir,
+    ports: Vec<u16>,
+    nodes: Vec<Option<Node>>,
+    _turn: Turn,
+}
+
+/// Ports that leave room for those at which nodes reach each other.
+fn ports() -> Vec<u16> {
+    let all = free_ports(64);
+    let most = u16::MAX - LINK_PORT_OFFSET;
+    let is_taken =
+        |port: &u16| std::net::TcpListener::bind(("127.0.0.1", port + LINK_PORT_OFFSET)).is_err();
+    let usable = all.into_iter().filter(|port| *port <= most && !is_taken(port));
+    let usable: Vec<u16> = usable.take(OF.len()).collect();
+    assert_eq!(usable.len(), OF.len());
+    usable
+}
+
+impl Cluster {
+    /// `None`: there is no `nats-server` on this machine.
+    fn start() -> Option<Self> {
+        let (nats, turn) = servers("always")?;
+        let (folder, ports) = (tempfile::tempdir().unwrap(), ports());
+        let nodes = OF.iter().map(|_| None).collect();
+        let mut cluster = Self { nats, folder, ports, nodes, _turn: turn };
+        // The last one stands by: its shard has an owner before.
+        for at in 0..SHARDS {
+            cluster.begin(at);
+        }
+        (0..SHARDS).for_each(|at| cluster.await_owner(&[at]));
+        cluster.begin(SHARDS);
+        Some(cluster)
+    }
+
+    fn command(&self, at: usize, shards: usize, name: &str) -> Command {
+        let port = self.ports[at];
+        let mut command = program();
+        command.args(["serve", "--port", &port.to_string(), "--node", name]);
+        command.args(["--shards", &shards.to_string(), "--cluster-shard", &OF[at].to_string()]);
+        command.arg("--data").arg(self.folder.path().join(name));
+        command.args(["--advertise", &format!("127.0.0.1:{port}")]);
+        command.args(["--cluster", &self.nats.urls(&ALL)]);
+        for url in self.nats.monitoring() {
+            command.args(["--nats-monitoring", &url]);
+        }
+        command
+    }
+
+    fn begin(&mut self, at: usize) {
+        self.nodes[at] = Some(Node::start(self.command(at, SHARDS, &format!("node{at}"))));
+    }
+
+    /// Waits until one of these nodes owns its shard.
+    fn await_owner(&self, of: &[usize]) {
+        let began = Instant::now();
+        while !of.iter().any(|at| self.nodes[*at].as_ref().is_some_and(Node::owns)) {
+            assert!(began.elapsed() < PATIENCE, "none of {of:?} owns its shard");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn kill(&mut self, at: usize) {
+        let mut node = self.nodes[at].take().expect("it runs");
+        kill_process(Pid::from_child(&node.child), Signal::KILL).unwrap();
+        node.child.wait().unwrap();
+    }
+
+    /// Asks until there is an answer other than that a shard has no owner.
+    fn ask(&self, at: usize, words: &str) -> redis::Value {
+        let mut client = connect(self.ports[at]);
+        let began = Instant::now();
+        loop {
+            match ask(&mut client, words) {
+                Ok(value) => return value,
+                Err(why) if why.code() == Some("CLUSTERDOWN") || why.is_io_error() => {
+                    assert!(began.elapsed() < PATIENCE, "{words}: {why}");
+                }
+                Err(why) => panic!("{words}: {why}"),
+            }
+            sleep(Duration::from_millis(20));
+            client = connect(self.ports[at]);
+        }
+    }
+}
+
+/// The pairs of a reply.
+fn pairs(value: &redis::Value) -> BTreeMap<String, String> {
+    let redis::Value::Array(all) = value else { panic!("{value:?}") };
+    all.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
+}
+
+#[test]
+fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    for (at, name, join) in [(0, "copies", "t|all|<n> = copy p|<n>"), (1, "all", "sum = sum p|<n>")]
+    {
+        let mut client = connect(cluster.ports[at]);
+        let began = Instant::now();
+        while let Err(why) =
+            redis::cmd("JOIN.ADD").arg(name).arg(join).query::<redis::Value>(&mut client)
+        {
+            // Not all shards are connected yet.
+            assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+    let mut written = BTreeMap::new();
+    let mut count = |cluster: &Cluster, nodes: &[usize], numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            // Whoever is asked, and whoever owns the key.
+            let _done =
+                cluster.ask(nodes[number % nodes.len()], &format!("SET p|{number:03} {number}"));
+            written.insert(format!("t|all|{number:03}"), number.to_string());
+        }
+        written.clone()
+    };
+    let all = count(&cluster, &[0, 1, 2, 3], 0..60);
+    let sum = |all: &BTreeMap<String, String>| -> u64 {
+        all.values().map(|number| number.parse::<u64>().unwrap()).sum()
+    };
+    // A node that stands by passes on.
+    for at in 0..OF.len() {
+        assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), all, "node {at}");
+        assert_eq!(text(&cluster.ask(at, "GET sum")), sum(&all).to_string(), "node {at}");
+    }
+    // The owner of a shard ends: its keys are refused until the node that stands by has them, and all others are there.
+    cluster.kill(1);
+    let mut client = connect(cluster.ports[0]);
+    let answers: Vec<_> =
+        (0..60).map(|number| ask(&mut client, &format!("GET p|{number:03}"))).collect();
+    let lost = answers.iter().filter(|answer| answer.is_err()).count();
+    assert!((1..60).contains(&lost), "{lost} keys are of the shard without an owner");
+    cluster.await_owner(&[3]);
+    let all = count(&cluster, &[0, 2, 3], 60..80);
+    for at in [0, 2, 3] {
+        assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), all, "node {at}");
+        assert_eq!(text(&cluster.ask(at, "GET sum")), sum(&all).to_string(), "node {at}");
+        assert_eq!(cluster.ask(at, "VERIFY t| t}"), redis::Value::Array(Vec::new()));
+    }
+    // All of them end, and all is there again, joins included.
+    [0, 2, 3].into_iter().for_each(|at| cluster.kill(at));
+    (0..SHARDS).for_each(|at| cluster.begin(at));
+    (0..SHARDS).for_each(|at| cluster.await_owner(&[at]));
+    assert_eq!(pairs(&cluster.ask(1, "PREFIX t|all|")), all);
+    assert_eq!(text(&cluster.ask(2, "GET sum")), sum(&all).to_string());
+}
+
+#[test]
+fn a_node_for_another_number_of_shards_is_refused() {
+    let Some(cluster) = Cluster::start() else { return };
+    let refused = cluster.command(3, 2, "other").output().unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        why.contains("the cluster has 3 shards, and shards is 2 (allowed: --shards 3)"),
+        "{why}"
+    );
+    let unknown = cluster.command(3, 1, "another").output().unwrap();
+    let why = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(
+        why.contains("cluster-shard (--cluster-shard) is 1") && why.contains("allowed: 0 to 0"),
+        "{why}"
+    );
+}

@@ -1,0 +1,66 @@
+//! A shard whose owner is this process, beside the owners of the other shards.
+
+use super::{LinkEnd, ReplicaEnd};
+use crate::config::{Config, ConfigError, link_port};
+use crate::log::event;
+use crate::shards::links::{LinkSettings, Links};
+use crate::shards::{Shards, Transport};
+use headwater_base::Shard;
+use headwater_base::hash::stable_hash;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+/// The most bytes that another shard may write at once: a value of the largest size, and what goes with it.
+const BATCH_BESIDE_VALUE: usize = 64 << 20;
+
+/// One shard of a cluster of several.
+pub(crate) struct LinkedShard {
+    me: Shard,
+    epoch: u64,
+    transport: Arc<Transport>,
+    end: LinkEnd,
+}
+
+impl LinkedShard {
+    /// That of this node, which owns it.
+    pub(crate) fn of(config: &Config, replica: &ReplicaEnd) -> Self {
+        // What positions name: the same cluster, whoever owns its shards.
+        let run = stable_hash(0, config.cluster.cluster_name.as_bytes());
+        Self {
+            me: Shard(config.cluster.cluster_shard),
+            epoch: replica.epoch(),
+            transport: Transport::apart(config.listen.shards.number(), run),
+            end: replica.links.clone(),
+        }
+    }
+
+    /// What it knows of the others when it begins.
+    pub(crate) fn shards(&self) -> Box<Shards> {
+        Shards::of_epoch(self.me, &self.transport, self.epoch)
+    }
+
+    /// Lets the owners of the others connect, and connects to them.
+    ///
+    /// # Errors
+    /// The port for that is taken.
+    pub(crate) fn start(self, config: &Config) -> Result<Links, ConfigError> {
+        let ip = config.listen.bind.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let port = config.listen.port.number().and_then(link_port).unwrap_or(0);
+        let bind = SocketAddr::new(ip, port);
+        let settings = LinkSettings {
+            cluster: config.cluster.cluster_name.clone(),
+            secret: self.end.secret,
+            me: self.me,
+            epoch: self.epoch,
+            bind,
+            batch_bytes_max: config.limits.value_bytes_max + BATCH_BESIDE_VALUE,
+        };
+        let (shard, epoch) = (self.me.0, self.epoch);
+        let links = Links::start(settings, self.transport, self.end.owners).map_err(|why| {
+            ConfigError(format!("cannot listen on {bind} for other shards: {why}"))
+        })?;
+        let address = links.address;
+        event!(info, "shards", "linked", shard, epoch, %address, "other shards may connect");
+        Ok(links)
+    }
+}

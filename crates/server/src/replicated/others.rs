@@ -1,0 +1,159 @@
+//! What the owner of a shard knows of the other shards of its cluster: how many there are, who owns them, and the secret that owners prove to each
+//! other.
+//!
+//! The number and the secret are keys of the bucket that the first node writes, by compare-and-set, and nobody changes.
+
+use crate::config::{Cluster, ConfigError, link_address};
+use crate::shards::links::{LinkedOwner, LinkedOwners, SECRET_BYTES, Secret, random};
+use headwater_jetstream::JetStreamBucket;
+use headwater_log::{Bucket, BucketAnswer, BucketRequest, Monotonic, Owner, Revision};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// The key that says how many shards the cluster has.
+const SHARDS_KEY: &str = "shards";
+/// The key of the secret.
+const SECRET_KEY: &str = "links.secret";
+/// How often the owners of the others are looked at, in milliseconds.
+const LOOK_MILLIS: u64 = 250;
+/// How soon a question that has no answer is asked again, at the start.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long one is waited for, and how often it is looked whether it is there.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The key that names the owner of a shard.
+pub(super) fn owner_key(shard: u16) -> String {
+    format!("owner.{shard}")
+}
+
+/// The owners of the other shards, as the bucket says.
+#[derive(Debug)]
+pub(super) struct OtherOwners {
+    me: u16,
+    shards: u16,
+    /// The first tag of its requests.
+    tags: u64,
+    asked: u64,
+    looked: Option<Monotonic>,
+    told: watch::Sender<LinkedOwners>,
+}
+
+impl OtherOwners {
+    /// Nobody is known yet.
+    pub(super) fn new(me: u16, shards: u16, tags: u64) -> (Self, watch::Receiver<LinkedOwners>) {
+        let (told, tells) = watch::channel(vec![None; usize::from(shards)]);
+        (Self { me, shards, tags, asked: 0, looked: None, told }, tells)
+    }
+
+    /// What to ask now. The shard is the rest of a tag divided by their number.
+    pub(super) fn tick(&mut self, now: Monotonic) -> Vec<BucketRequest> {
+        if self.shards == 1 || self.looked.is_some_and(|at| now.since(at) < LOOK_MILLIS) {
+            return Vec::new();
+        }
+        self.looked = Some(now);
+        let round = self.tags + self.asked * u64::from(self.shards);
+        self.asked += 1;
+        let others = (0..self.shards).filter(|other| *other != self.me);
+        let ask =
+            |other| BucketRequest::Get { tag: round + u64::from(other), key: owner_key(other) };
+        others.map(ask).collect()
+    }
+
+    /// Learns from an answer to one of these.
+    pub(super) fn answered(&self, answer: &BucketAnswer) {
+        let BucketAnswer::Get { tag, entry: Some((revision, value)) } = answer else { return };
+        let mine = self.tags..self.tags + self.asked * u64::from(self.shards);
+        if !mine.contains(tag) {
+            return;
+        }
+        let shard = (tag - self.tags) % u64::from(self.shards);
+        let found = (*revision != Revision(0)).then(|| Owner::decode(value).ok()).flatten();
+        let owner = found.filter(|found| !found.released).and_then(|found| {
+            Some(LinkedOwner { address: link_address(&found.address)?, epoch: found.epoch.0 })
+        });
+        self.told.send_if_modified(|all| {
+            let known = &mut all[shard as usize];
+            // An answer may come late.
+            let is_older =
+                |known: &LinkedOwner| owner.as_ref().is_some_and(|owner| owner.epoch < known.epoch);
+            if *known == owner || known.as_ref().is_some_and(is_older) {
+                return false;
+            }
+            known.clone_from(&owner);
+            true
+        });
+    }
+}
+
+/// The value of a key that whoever comes first writes: `first`, if it is this node.
+fn agreed(
+    bucket: &mut JetStreamBucket,
+    tags: &mut u64,
+    (key, first): (&str, &[u8]),
+    until: Instant,
+) -> Result<Vec<u8>, ConfigError> {
+    loop {
+        let (tag, key) = (*tags, String::from(key));
+        *tags += 2;
+        bucket.send(BucketRequest::Get { tag, key: key.clone() });
+        match answer_to(bucket, tag) {
+            Some(BucketAnswer::Get { entry: Some((Revision(0), _)), .. }) => {
+                let (tag, revision, value) = (tag + 1, Revision(0), first.to_vec());
+                bucket.send(BucketRequest::Put { tag, key, revision, value });
+                // Whatever has become of it, what is there now counts.
+                let _written = answer_to(bucket, tag);
+            }
+            Some(BucketAnswer::Get { entry: Some((_, value)), .. }) => return Ok(value),
+            _ if Instant::now() > until => {
+                let text = format!("cluster: the bucket does not say what its key {key} is");
+                return Err(ConfigError(text));
+            }
+            _ => sleep(RETRY),
+        }
+    }
+}
+
+/// The answer with this tag; all others are dropped: nobody else uses the bucket yet.
+fn answer_to(bucket: &mut JetStreamBucket, tag: u64) -> Option<BucketAnswer> {
+    let began = Instant::now();
+    while began.elapsed() < ANSWERED_WITHIN {
+        match bucket.receive() {
+            Some(answer) if answer.tag() == tag => return Some(answer),
+            Some(_) => {}
+            None => sleep(LOOK),
+        }
+    }
+    None
+}
+
+/// Sees whether the cluster has as many shards as the settings say, and gives its secret. Requests have tags from `tags` on.
+///
+/// # Errors
+/// It has another number of shards, or the bucket does not tell.
+pub(super) fn agree(
+    bucket: &mut JetStreamBucket,
+    mut tags: u64,
+    (cluster, shards): (&Cluster, u16),
+) -> Result<Secret, ConfigError> {
+    let until = match cluster.cluster_start_seconds {
+        0 => Instant::now() + Duration::from_secs(u64::from(u32::MAX)),
+        seconds => Instant::now() + Duration::from_secs(seconds),
+    };
+    let number = shards.to_string();
+    let known = agreed(bucket, &mut tags, (SHARDS_KEY, number.as_bytes()), until)?;
+    if known != number.as_bytes() {
+        let known = known.escape_ascii();
+        return Err(ConfigError(format!(
+            "the cluster has {known} shards, and shards is {shards} (allowed: --shards {known})"
+        )));
+    }
+    let secret = agreed(bucket, &mut tags, (SECRET_KEY, &random::<SECRET_BYTES>()), until)?;
+    let bytes = secret.len();
+    secret.try_into().map_err(|_| {
+        ConfigError(format!(
+            "cluster: the bucket's key {SECRET_KEY} has {bytes} bytes, not {SECRET_BYTES}"
+        ))
+    })
+}
