@@ -1,10 +1,12 @@
 //! What a key of the bucket says: who owns a shard, or which life of a node has its name.
 //!
 //! ```text
-//! owner    magic:4 format:2 state:1 zero:1 checksum:8 | epoch:8 incarnation:8 node:2+ address:2+
+//! owner    magic:4 format:2 state:1 zero:1 checksum:8 | epoch:8 incarnation:8 node:2+ address:2+ [shard:2]
 //! ```
+//!
+//! The shard is left out where it is the first one.
 
-use crate::fields::{BadValue, ValueKind, number, text, write_text};
+use crate::fields::{BadValue, ValueKind, number, take, text, write_text};
 use crate::record::Epoch;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -19,6 +21,8 @@ pub struct Owner {
     pub node: String,
     /// Where other nodes and clients reach it.
     pub address: String,
+    /// The shard that the node is for.
+    pub shard: u16,
     /// A number that each start of a process draws: a node that has restarted is not who it was.
     pub incarnation: u64,
     /// Its epoch.
@@ -45,6 +49,9 @@ impl Owner {
             bytes.extend_from_slice(&self.incarnation.to_le_bytes());
             write_text(&self.node, bytes);
             write_text(&self.address, bytes);
+            if self.shard > 0 {
+                bytes.extend_from_slice(&self.shard.to_le_bytes());
+            }
         })
     }
 
@@ -60,7 +67,11 @@ impl Owner {
             };
             let (epoch, incarnation) = (Epoch(number(rest)?), number(rest)?);
             let (node, address) = (text(rest)?, text(rest)?);
-            Some(Self { node, address, incarnation, epoch, released })
+            let shard = match rest.is_empty() {
+                true => 0,
+                false => u16::from_le_bytes(take(rest, 2)?.try_into().ok()?),
+            };
+            Some(Self { node, address, shard, incarnation, epoch, released })
         })
     }
 }

@@ -110,6 +110,7 @@ fn owners_are_read_as_they_were_written_or_not_at_all() {
             address: name(&mut draws),
             incarnation: draws.bits(),
             epoch: Epoch(draws.bits()),
+            shard: draws.below(3) as u16 * 300,
             released: draws.below(2) == 1,
         };
         let mut bytes = owner.encode();
@@ -127,6 +128,7 @@ fn owners_are_read_as_they_were_written_or_not_at_all() {
         address: "a:1".into(),
         incarnation: 1,
         epoch: Epoch(1),
+        shard: 0,
         released: false,
     }
     .encode();

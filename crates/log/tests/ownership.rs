@@ -15,6 +15,7 @@ fn node(name: &str, epoch: u64) -> Owner {
         address: format!("{name}:7379"),
         incarnation: 1,
         epoch: Epoch(epoch),
+        shard: 0,
         released: false,
     }
 }

@@ -79,6 +79,17 @@ impl Cluster {
         }
     }
 
+    /// What `headwater cluster` says.
+    fn status(&self, words: &[&str]) -> String {
+        let mut command = program();
+        command.arg("cluster").args(words).args(["--cluster", &self.nats.urls(&ALL)]);
+        for url in self.nats.monitoring() {
+            command.args(["--nats-monitoring", &url]);
+        }
+        let output = command.output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    }
+
     fn kill(&mut self, at: usize) {
         let mut node = self.nodes[at].take().expect("it runs");
         kill_process(Pid::from_child(&node.child), Signal::KILL).unwrap();
@@ -143,9 +154,32 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
         assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), all, "node {at}");
         assert_eq!(text(&cluster.ask(at, "GET sum")), sum(&all).to_string(), "node {at}");
     }
+    // One step of several shards is refused, and does nothing; what can be divided is.
+    let mut client = connect(cluster.ports[0]);
+    let several: Vec<String> = (0..60).map(|number| format!("p|{number:03}")).collect();
+    let pairs_of_all: Vec<&str> = several.iter().flat_map(|key| [&**key, "x"]).collect();
+    let code =
+        |done: redis::RedisResult<redis::Value>| done.map_err(|why| why.code().map(str::to_owned));
+    let refused = Err(Some(String::from("CROSSSLOT")));
+    assert_eq!(code(redis::cmd("MSET").arg(&pairs_of_all).query(&mut client)), refused);
+    let _set = cluster.ask(0, "SET copied|0 here");
+    let mut crossed = 0;
+    for number in 1..20 {
+        let to = format!("copied|{number}");
+        let is_crossed = code(ask(&mut client, &format!("COPY copied|0 {to}"))) == refused;
+        let is_there = cluster.ask(1, &format!("GET {to}")) != redis::Value::Nil;
+        assert_ne!(is_crossed, is_there, "{to}");
+        crossed += u64::from(is_crossed);
+    }
+    assert!((1..19).contains(&crossed), "{crossed} of 19 are of other shards");
+    let there: u64 = redis::cmd("EXISTS").arg(&several).query(&mut client).unwrap();
+    let values: Vec<u64> = redis::cmd("MGET").arg(&several).query(&mut client).unwrap();
+    assert_eq!((there, values), (60, (0..60).collect()));
+    let gone: u64 =
+        redis::cmd("DEL").arg(&["none|1", "none|2", "none|3"]).query(&mut client).unwrap();
+    assert_eq!(gone, 0);
     // The owner of a shard ends: its keys are refused until the node that stands by has them, and all others are there.
     cluster.kill(1);
-    let mut client = connect(cluster.ports[0]);
     let answers: Vec<_> =
         (0..60).map(|number| ask(&mut client, &format!("GET p|{number:03}"))).collect();
     let lost = answers.iter().filter(|answer| answer.is_err()).count();
@@ -156,6 +190,16 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
         assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), all, "node {at}");
         assert_eq!(text(&cluster.ask(at, "GET sum")), sum(&all).to_string(), "node {at}");
         assert_eq!(cluster.ask(at, "VERIFY t| t}"), redis::Value::Array(Vec::new()));
+    }
+    let status = cluster.status(&["status"]);
+    assert!(status.contains("shard 1") && status.contains("node3"), "{status}");
+    assert!(status.contains("shard 2") && !status.contains("problem"), "{status}");
+    // Nobody else is for that shard.
+    let refused = cluster.status(&["drain", "node3"]);
+    assert!(refused.contains("node 'node3' is the last one"), "{refused}");
+    let taken = cluster.status(&["snapshot"]);
+    for shard in 0..SHARDS {
+        assert!(taken.contains(&format!("shard {shard}: snapshot up to")), "{taken}");
     }
     // All of them end, and all is there again, joins included.
     [0, 2, 3].into_iter().for_each(|at| cluster.kill(at));
@@ -168,6 +212,8 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
 #[test]
 fn a_node_for_another_number_of_shards_is_refused() {
     let Some(cluster) = Cluster::start() else { return };
+    let refused = cluster.status(&["create", "--shards", "2"]);
+    assert!(refused.contains("the cluster has 3 shards, and was to have 2"), "{refused}");
     let refused = cluster.command(3, 2, "other").output().unwrap();
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(

@@ -107,6 +107,7 @@ impl Running {
             address: format!("{name}:7379"),
             incarnation: std::process::id().into(),
             epoch: Epoch(0),
+            shard: 0,
             released: false,
         };
         let window =

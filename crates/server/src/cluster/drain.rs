@@ -41,10 +41,10 @@ impl ClusterAdmin {
     /// There is no such node, nobody would be left who could own, or it takes too long; the sentence says which.
     pub fn drain(&self, node: &str, wish: DrainWish) -> Result<DrainOutcome, ClusterError> {
         let watched = self.watch()?;
-        if !watched.view.nodes.contains_key(node) {
+        let Some((_, of)) = watched.view.nodes.get(node) else {
             return Err(unknown(node, &watched));
-        }
-        let heard = watched.heard();
+        };
+        let heard = watched.heard(of.shard.into());
         let mut others = Vec::new();
         let changed = self.change(DrainedNodes::KEY, |revision, value| {
             let mut drained = decode(revision, value)?;

@@ -19,7 +19,7 @@ pub use snapshot::OrderedSnapshot;
 pub use status::{ClusterStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus, SnapshotStatus};
 
 use crate::config::Config;
-use crate::replicated::jetstream_settings;
+use crate::replicated::{SHARDS_KEY, jetstream_settings};
 use headwater_jetstream::{AdminError, BucketEntry, JetStreamAdmin};
 use headwater_log::{DrainedNodes, Owner, PutOutcome, Revision, SnapshotMark};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +76,8 @@ struct BucketView {
     nodes: BTreeMap<String, (Revision, Owner)>,
     snapshots: BTreeMap<u32, SnapshotMark>,
     drained: DrainedNodes,
+    /// How many shards the cluster has, if that is known.
+    count: Option<u32>,
     /// Keys that cannot be read: a sentence for each.
     unreadable: Vec<String>,
 }
@@ -102,6 +104,9 @@ impl BucketView {
         } else if let Some(shard) = shard_of(key, "snapshot.") {
             let mark = SnapshotMark::decode(value).map_err(|bad| bad.to_string())?;
             self.snapshots.insert(shard, mark);
+        } else if key == SHARDS_KEY {
+            let count = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            self.count = Some(count.ok_or("it is no number")?);
         } else if key == DrainedNodes::KEY {
             let drained = DrainedNodes::decode(revision, value);
             self.drained = drained.map_err(|bad| bad.to_string())?;
@@ -116,9 +121,9 @@ impl BucketView {
         nodes.chain(owners.map(|(shard, (at, _))| (Renewed::Owner(*shard), *at))).collect()
     }
 
-    /// All shards: the first one is there, whether or not somebody has owned it.
+    /// All shards, whether or not somebody has owned them.
     fn shards(&self) -> BTreeSet<u32> {
-        self.owners.keys().copied().chain([0]).collect()
+        self.owners.keys().copied().chain(0..self.count.unwrap_or(1)).collect()
     }
 
     /// Nodes that are known, for a sentence.
@@ -151,9 +156,11 @@ impl Watched {
         self.renewed.contains(&Renewed::Node(node.to_owned()))
     }
 
-    /// The nodes that are heard.
-    fn heard(&self) -> Vec<String> {
-        self.view.nodes.keys().filter(|node| self.hears(node)).cloned().collect()
+    /// The nodes for a shard that are heard.
+    fn heard(&self, shard: u32) -> Vec<String> {
+        let nodes = self.view.nodes.iter();
+        let of_shard = nodes.filter(|(_, (_, node))| u32::from(node.shard) == shard);
+        of_shard.map(|(name, _)| name).filter(|node| self.hears(node)).cloned().collect()
     }
 }
 
@@ -246,6 +253,7 @@ mod tests {
         let owner = |released| Owner {
             node: "a".into(),
             address: "a:1".into(),
+            shard: 0,
             incarnation: 1,
             epoch: Epoch(3),
             released,

@@ -124,14 +124,14 @@ impl ClusterAdmin {
     /// Fills the cluster, in which nobody has owned anything yet, with a backup of one shard.
     ///
     /// # Errors
-    /// The backup is not whole or has several shards, the cluster is not empty, a node is heard, or the servers fail; the sentence says which.
+    /// The backup is not whole, it or the cluster has several shards, the cluster is not empty, a node is heard, or the servers fail; the sentence says which.
     pub fn restore(&self, folder: &Path) -> Result<RestoredCluster, ClusterError> {
         let shard = OnlyShard::of(folder).map_err(failed)?;
         // What is damaged would be found by nodes, when it is too late.
         let checked = check_backup(&mut shard.open().map_err(failed)?);
         let keys =
             checked.map_err(|why| failed(format_args!("{}: {why}", shard.folder.display())))?.keys;
-        self.create()?;
+        self.create(1)?;
         self.expect_empty()?;
         let settings = self.nats.settings().clone();
         let stream = settings.stream(0);
@@ -149,6 +149,7 @@ impl ClusterAdmin {
             address: String::from("nowhere:0"),
             incarnation,
             epoch: EPOCH,
+            shard: 0,
             released: false,
         };
         let owned = filling.put("owner.0", Revision(0), own.encode())?;
@@ -169,7 +170,7 @@ impl ClusterAdmin {
     fn expect_empty(&self) -> Result<(), ClusterError> {
         let watched = self.watch()?;
         let cluster = &self.nats.settings().cluster;
-        let heard = watched.heard();
+        let heard = watched.heard(0);
         if !heard.is_empty() {
             return Err(failed(format_args!(
                 "nodes of cluster '{cluster}' are heard ({}): a cluster is filled before its first node starts",

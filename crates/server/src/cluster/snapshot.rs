@@ -15,6 +15,14 @@ pub struct OrderedSnapshot {
 }
 
 impl ClusterAdmin {
+    /// The shards of the cluster.
+    ///
+    /// # Errors
+    /// There is no such cluster.
+    pub fn shards(&self) -> Result<Vec<u32>, ClusterError> {
+        Ok(self.view()?.shards().into_iter().collect())
+    }
+
     /// Has the owner of a shard store a snapshot of everything that is acknowledged now, and waits until it is the newest one that the bucket names. `None`: the
     /// shard has no data yet.
     ///

@@ -80,6 +80,8 @@ pub struct NodeStatus {
     pub node: String,
     /// Where it is reached.
     pub address: String,
+    /// The shard that it is for.
+    pub shard: u32,
     /// Whether it shows that it lives.
     pub heard: bool,
     /// Whether it is drained: it owns nothing then.
@@ -122,6 +124,7 @@ impl ClusterAdmin {
             status.nodes.push(NodeStatus {
                 node: name.clone(),
                 address: node.address.clone(),
+                shard: node.shard.into(),
                 heard: watched.hears(name),
                 drained: watched.view.drained.contains(name),
                 owns: owns.map(|shard| shard.shard).collect(),
@@ -173,10 +176,10 @@ fn why_none(watched: &Watched, shard: u32) -> String {
             format!("node '{}' has not renewed its lease for {seconds} seconds", owner.node)
         }
     };
-    let heard = watched.heard();
+    let heard = watched.heard(shard);
     let BucketView { drained, .. } = &watched.view;
     let others = if heard.is_empty() {
-        "no node is heard"
+        "no node for it is heard"
     } else if heard.iter().all(|node| drained.contains(node)) {
         "all nodes that are heard are drained (headwater cluster drain NODE --undo)"
     } else {

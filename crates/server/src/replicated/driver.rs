@@ -155,6 +155,7 @@ impl Driver {
             address: cluster.cluster_advertise.clone(),
             incarnation: RandomState::new().hash_one(1),
             epoch: Epoch(0),
+            shard: cluster.cluster_shard,
             released: false,
         };
         let times = LeaseTimes::default();
@@ -181,7 +182,7 @@ impl Driver {
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
             others,
-            links: LinkEnd { secret, owners },
+            links: LinkEnd { shard: cluster.cluster_shard, secret, owners },
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
             shard,

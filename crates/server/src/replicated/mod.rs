@@ -21,6 +21,7 @@ mod others;
 mod snapshots;
 
 pub(crate) use linked::LinkedShard;
+pub(crate) use others::SHARDS_KEY;
 
 use crate::config::{Cluster, Config, ConfigError};
 use crate::log::{self, event};
@@ -86,6 +87,8 @@ pub(crate) struct LeaseStats {
 /// What the server needs for the owners of other shards.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkEnd {
+    /// The shard of this node.
+    pub(crate) shard: u16,
     /// What owners prove to one another that they know.
     pub(crate) secret: Secret,
     /// Who they are.
@@ -138,9 +141,10 @@ impl ReplicaEnd {
         self.lease.epoch.load(Ordering::Acquire)
     }
 
-    /// The nodes of the cluster that are there: their names and addresses.
+    /// The nodes for the shard that are there: their names and addresses.
     pub(crate) fn nodes(&self) -> Vec<(String, String)> {
-        self.nodes.all().into_iter().map(|node| (node.node, node.address)).collect()
+        let of_shard = self.nodes.all().into_iter().filter(|node| node.shard == self.links.shard);
+        of_shard.map(|node| (node.node, node.address)).collect()
     }
 
     /// Where turns go.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// The key that says how many shards the cluster has.
-const SHARDS_KEY: &str = "shards";
+pub(crate) const SHARDS_KEY: &str = "shards";
 /// The key of the secret.
 const SECRET_KEY: &str = "links.secret";
 /// How often the owners of the others are looked at, in milliseconds.

@@ -119,6 +119,7 @@ impl Member {
             address: format!("n{index}:7379"),
             incarnation,
             epoch: headwater_log::Epoch(0),
+            shard: 0,
             released: false,
         };
         let times = LeaseTimes::default();

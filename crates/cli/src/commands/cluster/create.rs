@@ -8,6 +8,9 @@ use std::process::ExitCode;
 /// Arguments of `headwater cluster create`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// How many shards the cluster has, for good: each has an owner of its own
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    shards: u32,
     #[command(flatten)]
     cluster: ClusterChoice,
 }
@@ -15,7 +18,7 @@ pub(crate) struct Args {
 impl Args {
     /// Makes it, and says what is there.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let created = self.cluster.connect()?.create()?;
+        let created = self.cluster.connect()?.create(self.shards)?;
         for warning in created.warnings {
             writeln!(std::io::stderr(), "headwater: {warning}")?;
         }

@@ -30,7 +30,7 @@ enum Action {
     Drain(drain::Args),
     /// Forget a node that has ended.
     Remove(remove::Args),
-    /// Have the owner store a snapshot of the data now.
+    /// Have the owners of shards store a snapshot of the data now.
     Snapshot(snapshot::Args),
     /// Make what the cluster needs at NATS, and say everything that is wrong there. What is there already stays.
     Create(create::Args),

@@ -6,12 +6,12 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The one shard that a cluster has.
-const SHARD: u32 = 0;
-
 /// Arguments of `headwater cluster snapshot`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Of this shard alone
+    #[arg(long, value_name = "NUMBER")]
+    shard: Option<u32>,
     /// How long it may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     within: u64,
@@ -24,12 +24,17 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let within = Duration::from_secs(self.within);
         let mut out = std::io::stdout();
-        match self.cluster.connect()?.snapshot(SHARD, within)? {
-            Some(snapshot) => {
-                let (sequence, bytes) = (snapshot.sequence, size(snapshot.bytes));
-                writeln!(out, "shard {SHARD}: snapshot up to {sequence} of the log, {bytes}")?;
+        let admin = self.cluster.connect()?;
+        let all = admin.shards()?;
+        let wanted = self.shard.map_or(all, |shard| vec![shard]);
+        for shard in wanted {
+            match admin.snapshot(shard, within)? {
+                Some(snapshot) => {
+                    let (sequence, bytes) = (snapshot.sequence, size(snapshot.bytes));
+                    writeln!(out, "shard {shard}: snapshot up to {sequence} of the log, {bytes}")?;
+                }
+                None => writeln!(out, "shard {shard}: there is no data yet, and so no snapshot")?,
             }
-            None => writeln!(out, "shard {SHARD}: there is no data yet, and so no snapshot")?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -77,18 +77,18 @@ fn shard_row(shard: &ShardStatus) -> [String; 7] {
     ]
 }
 
-fn node_row(node: &NodeStatus) -> [String; 5] {
+fn node_row(node: &NodeStatus) -> [String; 6] {
     let shards: Vec<String> = node.owns.iter().map(|shard| format!("shard {shard}")).collect();
     let owns = if shards.is_empty() { String::from("-") } else { shards.join(", ") };
     let (heard, drained) = (yes_or_no(node.heard), yes_or_no(node.drained));
-    [node.node.clone(), node.address.clone(), heard, drained, owns]
+    [node.node.clone(), node.address.clone(), node.shard.to_string(), heard, drained, owns]
 }
 
 /// The tables, and what is wrong behind them.
 fn shown(status: &ClusterStatus) -> String {
     let head = words(["SHARD", "OWNER", "ADDRESS", "EPOCH", "LOG", "KEPT BY", "SNAPSHOT"]);
     let shards: Vec<_> = [head].into_iter().chain(status.shards.iter().map(shard_row)).collect();
-    let head = words(["NODE", "ADDRESS", "HEARD", "DRAINED", "OWNS"]);
+    let head = words(["NODE", "ADDRESS", "SHARD", "HEARD", "DRAINED", "OWNS"]);
     let nodes: Vec<_> = [head].into_iter().chain(status.nodes.iter().map(node_row)).collect();
     let quorum = if status.quorum { "there is a quorum" } else { "there is no quorum" };
     let mut text = format!("cluster {}: {quorum}\n", status.cluster);
