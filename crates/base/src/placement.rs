@@ -6,6 +6,9 @@
 //! shard is the home of each partition. A key without a table is placed by its first `{tag}`, as
 //! clients of Redis Cluster know it, or by all of its bytes.
 //!
+//! In a cluster groups have Redis Cluster's slots instead, four to a partition: so its clients find the home of a key without a table, and of one whose
+//! group has a `{tag}`.
+//!
 //! # Invariants
 //! - P1. A key's partition depends on its bytes and its table's boundary alone, not on the process: it is the same
 //!   on each shard and machine.
@@ -16,11 +19,15 @@
 
 use crate::KeyRange;
 use crate::key::{SEPARATOR, end_at_most};
+use crate::slots::{SLOTS, slot_of};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// How many partitions there are.
 pub const PARTITIONS: usize = 4096;
+
+/// Slots of a partition.
+const SLOTS_EACH: u16 = SLOTS / PARTITIONS as u16;
 
 /// One of the partitions that groups hash into.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -41,6 +48,8 @@ pub struct Placement {
     digest: u64,
     /// Names of tables whose boundary is two or more.
     deep: BTreeMap<Vec<u8>, usize>,
+    /// Groups have Redis Cluster's slots.
+    by_slots: bool,
 }
 
 /// The part that one fact has in a placement's digest.
@@ -68,7 +77,33 @@ impl Placement {
         assert!((1..=PARTITIONS).contains(&usize::from(shards)), "1 to {PARTITIONS} shards");
         let homes: Vec<Shard> = (0..PARTITIONS as u16).map(|at| Shard(at % shards)).collect();
         let digest = digest_of_homes(&homes);
-        Self { shards, homes, version: 0, digest, deep: BTreeMap::new() }
+        Self { shards, homes, version: 0, digest, deep: BTreeMap::new(), by_slots: false }
+    }
+
+    /// Redis Cluster's slots dealt out to `shards` shards in runs.
+    ///
+    /// # Panics
+    /// There are no shards, or more than partitions.
+    #[must_use]
+    pub fn by_slots(shards: u16) -> Self {
+        assert!((1..=PARTITIONS).contains(&usize::from(shards)), "1 to {PARTITIONS} shards");
+        let run = |at: usize| Shard((at * usize::from(shards) / PARTITIONS) as u16);
+        let homes: Vec<Shard> = (0..PARTITIONS).map(run).collect();
+        let digest = digest_of_homes(&homes) ^ digest_of(0, b"slots");
+        Self { shards, homes, version: 0, digest, deep: BTreeMap::new(), by_slots: true }
+    }
+
+    /// The slots of a shard, first and last; `None`: keys are not placed by slots, or it has none.
+    #[must_use]
+    pub fn slots(&self, shard: Shard) -> Option<(u16, u16)> {
+        let first = self.homes.iter().position(|home| *home == shard).filter(|_| self.by_slots)?;
+        let last = self.homes.iter().rposition(|home| *home == shard)?;
+        Some((first as u16 * SLOTS_EACH, (last as u16 + 1) * SLOTS_EACH - 1))
+    }
+
+    #[inline]
+    fn partition_of(&self, group: &[u8]) -> Partition {
+        if self.by_slots { Partition(slot_of(group) / SLOTS_EACH) } else { partition_of(group) }
     }
 
     /// The partitions at these homes, in order; `None` where these are not those of all partitions, or one is none of the
@@ -77,7 +112,8 @@ impl Placement {
     pub fn of(shards: u16, homes: Vec<Shard>) -> Option<Self> {
         let known = homes.len() == PARTITIONS && homes.iter().all(|home| home.0 < shards);
         let digest = digest_of_homes(&homes);
-        known.then(|| Self { shards, homes, version: 0, digest, deep: BTreeMap::new() })
+        let deep = BTreeMap::new();
+        known.then_some(Self { shards, homes, version: 0, digest, deep, by_slots: false })
     }
 
     /// The home of each partition, in order.
@@ -152,9 +188,9 @@ impl Placement {
         match key.iter().position(|&byte| byte == SEPARATOR) {
             Some(at) => {
                 let (group, _) = split_group(&key[at + 1..], self.boundary(&key[..at]));
-                partition_of(group)
+                self.partition_of(group)
             }
-            None => partition_of(tag(key)),
+            None => self.partition_of(tag(key)),
         }
     }
 
@@ -183,7 +219,7 @@ impl Placement {
         }
         let mut end = range.first[..at + 1 + group.len()].to_vec();
         end.push(SEPARATOR + 1);
-        end_at_most(&range.last, &end).then(|| partition_of(group))
+        end_at_most(&range.last, &end).then(|| self.partition_of(group))
     }
 
     /// The home of all keys of a range, where they have one.
@@ -252,6 +288,28 @@ mod tests {
         let rebuilt = Placement::of(3, one.homes().to_vec()).unwrap();
         other.set_boundary(b"t", 1);
         assert_eq!(rebuilt.digest(), other.digest());
+    }
+
+    #[test]
+    fn clients_of_redis_cluster_find_homes_by_slots() {
+        for shards in [1, 2, 3, 7, 4096] {
+            let placement = Placement::by_slots(shards);
+            let mut next = 0;
+            for shard in (0..shards).map(Shard) {
+                let (first, last) = placement.slots(shard).unwrap();
+                assert_eq!(first, next, "{shards} shards, {shard:?}");
+                next = last + 1;
+            }
+            assert_eq!(next, SLOTS);
+            for key in ["foo", "", "a{b}c", "p|{bob}|1", "s|{bob}|ann", "x}{y}{z}"] {
+                let home = placement.home(key.as_bytes());
+                let (first, last) = placement.slots(home).unwrap();
+                assert!((first..=last).contains(&slot_of(key.as_bytes())), "{key}");
+            }
+            assert_eq!(placement.home(b"p|bob|1"), placement.home(b"s|bob|2"));
+        }
+        assert_eq!(Placement::even(3).slots(Shard(0)), None);
+        assert_ne!(Placement::even(1).digest(), Placement::by_slots(1).digest());
     }
 
     #[test]

@@ -6,14 +6,28 @@ pub const SLOTS: u16 = 16384;
 /// The polynomial of CRC16/XMODEM.
 const POLYNOMIAL: u16 = 0x1021;
 
+/// What each byte makes of a CRC that it meets.
+const TABLE: [u16; 256] = table();
+
+const fn table() -> [u16; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            let carry = crc & 0x8000 != 0;
+            crc = crc << 1 ^ if carry { POLYNOMIAL } else { 0 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
+
 /// CRC16/XMODEM: no reflection, beginning with 0.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, &byte| {
-        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
-            let carry = crc & 0x8000 != 0;
-            crc << 1 ^ if carry { POLYNOMIAL } else { 0 }
-        })
-    })
+    bytes.iter().fold(0, |crc, &byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 /// The slot of a key: that of its first `{tag}`, where there is one that is not empty, or of all of it.

@@ -193,9 +193,12 @@ impl EmbeddedStore {
 
     fn find_placement(&mut self, me: Shard, shards: u16) -> Result<Placement, String> {
         let known = homes::read(self.path.as_ref(), shards)?;
-        let homes = match &known {
-            Some(homes) => homes.placement.homes().to_vec(),
-            None => Placement::even(shards).homes().to_vec(),
+        let mut placement = match &known {
+            // Partitions of a cluster stay where they are.
+            _ if self.replica.is_some() => Placement::by_slots(shards),
+            Some(homes) => Placement::of(shards, homes.placement.homes().to_vec())
+                .ok_or("the homes are not those of all")?,
+            None => Placement::even(shards),
         };
         if let Some((homes, partition)) = known.and_then(|it| it.stray(me).map(|stray| (it, stray)))
         {
@@ -204,7 +207,6 @@ impl EmbeddedStore {
             self.keeper.remove_where(&strays)?;
             self.note_homes(&Homes { moving: None, ..homes }).map_err(|why| why.to_string())?;
         }
-        let mut placement = Placement::of(shards, homes).ok_or("the homes are not those of all")?;
         for table in self.tables.values() {
             placement.set_boundary(table.name.as_bytes(), table.boundary.unwrap_or(0));
         }

@@ -154,6 +154,26 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
         assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), all, "node {at}");
         assert_eq!(text(&cluster.ask(at, "GET sum")), sum(&all).to_string(), "node {at}");
     }
+    // Clients of Redis Cluster find the owner of a key by its slot.
+    let slots = |cluster: &Cluster, at: usize| -> Vec<(u16, u16, u16)> {
+        let redis::Value::Array(all) = cluster.ask(at, "CLUSTER SLOTS") else { panic!("no slots") };
+        let number = |value: &redis::Value| match value {
+            redis::Value::Int(number) => u16::try_from(*number).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let row = |row: redis::Value| {
+            let redis::Value::Array(row) = row else { panic!("{row:?}") };
+            let redis::Value::Array(owner) = &row[2] else { panic!("{row:?}") };
+            (number(&row[0]), number(&row[1]), number(&owner[1]))
+        };
+        all.into_iter().map(row).collect()
+    };
+    let ports = &cluster.ports;
+    let expected =
+        [(0, 5463, ports[0]), (5464, 10923, ports[1]), (10924, 16383, ports[2])].to_vec();
+    for at in 0..OF.len() {
+        assert_eq!(slots(&cluster, at), expected, "node {at}");
+    }
     // One step of several shards is refused, and does nothing; what can be divided is.
     let mut client = connect(cluster.ports[0]);
     let several: Vec<String> = (0..60).map(|number| format!("p|{number:03}")).collect();
@@ -191,6 +211,8 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
         assert_eq!(text(&cluster.ask(at, "GET sum")), sum(&all).to_string(), "node {at}");
         assert_eq!(cluster.ask(at, "VERIFY t| t}"), redis::Value::Array(Vec::new()));
     }
+    let moved: Vec<u16> = slots(&cluster, 0).into_iter().map(|(.., port)| port).collect();
+    assert_eq!(moved, [cluster.ports[0], cluster.ports[3], cluster.ports[2]]);
     let status = cluster.status(&["status"]);
     assert!(status.contains("shard 1") && status.contains("node3"), "{status}");
     assert!(status.contains("shard 2") && !status.contains("problem"), "{status}");

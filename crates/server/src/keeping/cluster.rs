@@ -95,9 +95,9 @@ impl EmbeddedStore {
         self.replica.as_ref().is_some_and(ReplicaEnd::leaves)
     }
 
-    /// The nodes of the cluster that this one belongs to, if it does: their names and addresses.
-    pub(crate) fn cluster_nodes(&self) -> Option<Vec<(String, String)>> {
-        self.replica.as_ref().map(ReplicaEnd::nodes)
+    /// What is known of the cluster that this node belongs to, if it does.
+    pub(crate) fn replica(&self) -> Option<&ReplicaEnd> {
+        self.replica.as_ref()
     }
 
     /// What versions for compare-and-set begin with, so that those of two owners differ.

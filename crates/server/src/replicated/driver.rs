@@ -149,6 +149,8 @@ impl Driver {
         let mut bucket = nats.bucket(wake);
         let secret = others::agree(&mut bucket, AGREEING_TAGS, (cluster, shards))?;
         let (others, owners) = OtherOwners::new(cluster.cluster_shard, shards, OTHERS_TAGS);
+        let known = others.known();
+        let links = LinkEnd { secret, owners, known };
         let objects = nats.snapshots(shard);
         let node = Owner {
             node: cluster.cluster_node.clone(),
@@ -182,7 +184,7 @@ impl Driver {
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
             others,
-            links: LinkEnd { shard: cluster.cluster_shard, secret, owners },
+            links,
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
             shard,

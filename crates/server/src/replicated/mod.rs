@@ -21,7 +21,7 @@ mod others;
 mod snapshots;
 
 pub(crate) use linked::LinkedShard;
-pub(crate) use others::SHARDS_KEY;
+pub(crate) use others::{KnownOwners, SHARDS_KEY};
 
 use crate::config::{Cluster, Config, ConfigError};
 use crate::log::{self, event};
@@ -87,12 +87,12 @@ pub(crate) struct LeaseStats {
 /// What the server needs for the owners of other shards.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkEnd {
-    /// The shard of this node.
-    pub(crate) shard: u16,
     /// What owners prove to one another that they know.
     pub(crate) secret: Secret,
     /// Who they are.
     pub(crate) owners: watch::Receiver<LinkedOwners>,
+    /// The same, for clients.
+    pub(crate) known: KnownOwners,
 }
 
 /// The server's end of its replica.
@@ -141,10 +141,18 @@ impl ReplicaEnd {
         self.lease.epoch.load(Ordering::Acquire)
     }
 
-    /// The nodes for the shard that are there: their names and addresses.
-    pub(crate) fn nodes(&self) -> Vec<(String, String)> {
-        let of_shard = self.nodes.all().into_iter().filter(|node| node.shard == self.links.shard);
-        of_shard.map(|node| (node.node, node.address)).collect()
+    /// The nodes for a shard that are there, its owner first, as far as that is known: their names and addresses.
+    pub(crate) fn nodes(&self, shard: u16) -> Vec<(String, String)> {
+        let owner = self.links.known.of(shard);
+        let of_shard = self.nodes.all().into_iter().filter(|node| node.shard == shard);
+        let others = of_shard.map(|node| (node.node, node.address));
+        let is_other = |node: &(String, String)| owner.as_ref().is_none_or(|it| it.0 != node.0);
+        owner.iter().cloned().chain(others.filter(is_other)).collect()
+    }
+
+    /// Whether another shard has an owner, as far as that is known.
+    pub(crate) fn is_owned(&self, shard: u16) -> bool {
+        self.links.known.of(shard).is_some()
     }
 
     /// Where turns go.

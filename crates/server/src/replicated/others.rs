@@ -7,6 +7,7 @@ use crate::config::{Cluster, ConfigError, link_address};
 use crate::shards::links::{LinkedOwner, LinkedOwners, SECRET_BYTES, Secret, random};
 use headwater_jetstream::JetStreamBucket;
 use headwater_log::{Bucket, BucketAnswer, BucketRequest, Monotonic, Owner, Revision};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -38,13 +39,38 @@ pub(super) struct OtherOwners {
     asked: u64,
     looked: Option<Monotonic>,
     told: watch::Sender<LinkedOwners>,
+    known: KnownOwners,
+}
+
+/// The owners of the other shards, by shard, for whoever asks; `None`: there is none, or it is not known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownOwners(Arc<Mutex<Vec<Option<Owner>>>>);
+
+impl KnownOwners {
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Owner>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name and the address of a shard's owner.
+    pub(crate) fn of(&self, shard: u16) -> Option<(String, String)> {
+        let all = self.lock();
+        let owner = all.get(usize::from(shard))?.as_ref()?;
+        Some((owner.node.clone(), owner.address.clone()))
+    }
 }
 
 impl OtherOwners {
     /// Nobody is known yet.
     pub(super) fn new(me: u16, shards: u16, tags: u64) -> (Self, watch::Receiver<LinkedOwners>) {
         let (told, tells) = watch::channel(vec![None; usize::from(shards)]);
-        (Self { me, shards, tags, asked: 0, looked: None, told }, tells)
+        let known = KnownOwners::default();
+        *known.lock() = vec![None; usize::from(shards)];
+        (Self { me, shards, tags, asked: 0, looked: None, told, known }, tells)
+    }
+
+    /// What it knows, from now on.
+    pub(super) fn known(&self) -> KnownOwners {
+        self.known.clone()
     }
 
     /// What to ask now. The shard is the rest of a tag divided by their number.
@@ -70,7 +96,8 @@ impl OtherOwners {
         }
         let shard = (tag - self.tags) % u64::from(self.shards);
         let found = (*revision != Revision(0)).then(|| Owner::decode(value).ok()).flatten();
-        let owner = found.filter(|found| !found.released).and_then(|found| {
+        let found = found.filter(|found| !found.released);
+        let owner = found.as_ref().and_then(|found| {
             Some(LinkedOwner { address: link_address(&found.address)?, epoch: found.epoch.0 })
         });
         self.told.send_if_modified(|all| {
@@ -82,6 +109,7 @@ impl OtherOwners {
                 return false;
             }
             known.clone_from(&owner);
+            self.known.lock()[shard as usize].clone_from(&found);
             true
         });
     }

@@ -1,11 +1,12 @@
 //! CLUSTER: what clients of Redis Cluster ask to find the node of a key.
 //!
-//! One node owns all slots today, and is the master of them; those that stand by are shown as its replicas: they forward what they are asked, so
-//! that a client may go to any of them.
+//! The owner of a shard is shown as the master of its slots, and the nodes that stand by for it as its replicas: they forward what they are asked, so
+//! that a client may go to any of them. So may it to any owner with any key.
 
 use super::{Flow, ShardService, Turn, encoder};
 use crate::resp::parts::Stores;
 use core::fmt::Write;
+use headwater_base::Shard;
 use headwater_base::hash::stable_hash;
 use headwater_base::slots::{SLOTS, slot_of};
 use headwater_command::{Cluster, Reply};
@@ -64,50 +65,84 @@ impl ShownNode {
     }
 }
 
+/// A shard that has an owner, as clients are shown it.
+struct ShownShard {
+    /// Its slots, first and last.
+    slots: (u16, u16),
+    /// It is this node's.
+    own: bool,
+    /// Its nodes, the owner first.
+    nodes: Vec<ShownNode>,
+}
+
 impl ShardService {
-    /// The nodes of the cluster, this one first: it owns all slots, or it would not execute.
-    fn shown_nodes(&self) -> Option<Vec<ShownNode>> {
-        let others = self.stores.keeping.as_ref()?.cluster_nodes()?;
+    /// The shards that have owners. This node owns one, or it would not execute.
+    fn shown_shards(&self) -> Option<Vec<ShownShard>> {
+        let replica = self.stores.keeping.as_ref()?.replica()?;
         let cluster = &self.settings.config.cluster;
-        let (name, me) = (&*cluster.cluster_name, &*cluster.cluster_node);
-        let own = ShownNode::of(name, me, &cluster.cluster_advertise);
-        let others = others.iter().filter(|(node, _)| node != me);
-        let others = others.filter_map(|(node, address)| ShownNode::of(name, node, address));
-        Some(own.into_iter().chain(others).collect())
+        let (name, me, own) =
+            (&*cluster.cluster_name, &*cluster.cluster_node, cluster.cluster_shard);
+        let shown = |(node, address): &(String, String)| ShownNode::of(name, node, address);
+        let shard = |shard: u16| {
+            let slots = match self.node.engine().placement() {
+                Some(placement) => placement.slots(Shard(shard))?,
+                None => (0, SLOTS - 1),
+            };
+            let all = replica.nodes(shard);
+            let nodes = if shard == own {
+                let this = ShownNode::of(name, me, &cluster.cluster_advertise);
+                let others = all.iter().filter(|(node, _)| node != me);
+                this.into_iter().chain(others.filter_map(shown)).collect()
+            } else if replica.is_owned(shard) {
+                all.iter().filter_map(shown).collect()
+            } else {
+                Vec::new()
+            };
+            Some(ShownShard { slots, own: shard == own, nodes })
+        };
+        let shards = (0..self.settings.config.listen.shards.number()).filter_map(shard);
+        Some(shards.filter(|shard| !shard.nodes.is_empty()).collect())
     }
 
     /// Executes a command about the cluster.
     pub(super) fn cluster(&self, command: &Cluster<'_>, work: &mut Turn<'_>) -> Flow {
-        let Some(nodes) = self.shown_nodes() else {
+        let Some(shards) = self.shown_shards() else {
             encoder(work).error("ERR", format_args!("{DISABLED}"));
             return Flow::Next;
         };
         let mut out = encoder(work);
-        let last = i64::from(SLOTS - 1);
         match command {
             Cluster::Slots => {
-                out.array(1);
-                out.array(2 + nodes.len());
-                out.integer(0);
-                out.integer(last);
-                nodes.iter().for_each(|node| node.write_slots(&mut out));
-            }
-            Cluster::Shards => {
-                out.array(1);
-                out.map(2);
-                out.bulk(b"slots");
-                out.array(2);
-                out.integer(0);
-                out.integer(last);
-                out.bulk(b"nodes");
-                out.array(nodes.len());
-                for (at, node) in nodes.iter().enumerate() {
-                    node.write_shard(at == 0, &mut out);
+                out.array(shards.len());
+                for ShownShard { slots: (first, last), nodes, .. } in &shards {
+                    out.array(2 + nodes.len());
+                    out.integer(i64::from(*first));
+                    out.integer(i64::from(*last));
+                    nodes.iter().for_each(|node| node.write_slots(&mut out));
                 }
             }
-            Cluster::Nodes => out.verbatim(*b"txt", self.stores.node_lines(&nodes).as_bytes()),
-            Cluster::Info => out.verbatim(*b"txt", self.stores.cluster_info(&nodes).as_bytes()),
-            Cluster::MyId => out.bulk(nodes.first().map_or("", |node| &node.id).as_bytes()),
+            Cluster::Shards => {
+                out.array(shards.len());
+                for ShownShard { slots: (first, last), nodes, .. } in &shards {
+                    out.map(2);
+                    out.bulk(b"slots");
+                    out.array(2);
+                    out.integer(i64::from(*first));
+                    out.integer(i64::from(*last));
+                    out.bulk(b"nodes");
+                    out.array(nodes.len());
+                    for (at, node) in nodes.iter().enumerate() {
+                        node.write_shard(at == 0, &mut out);
+                    }
+                }
+            }
+            Cluster::Nodes => out.verbatim(*b"txt", self.stores.node_lines(&shards).as_bytes()),
+            Cluster::Info => out.verbatim(*b"txt", self.stores.cluster_info(&shards).as_bytes()),
+            Cluster::MyId => {
+                let own = shards.iter().find(|shard| shard.own);
+                let id = own.and_then(|shard| shard.nodes.first()).map_or("", |node| &node.id);
+                out.bulk(id.as_bytes());
+            }
             Cluster::KeySlot { key } => out.integer(i64::from(slot_of(key))),
             Cluster::Mode => out.ok(),
         }
@@ -130,32 +165,39 @@ impl Stores {
         self.keeping.as_ref().and_then(|it| it.lease()).map_or(0, |lease| lease.epoch)
     }
 
-    fn node_lines(&self, nodes: &[ShownNode]) -> String {
-        let (mut text, epoch, last) = (String::new(), self.epoch(), SLOTS - 1);
-        let owner = nodes.first().map_or("-", |node| &node.id);
-        for (at, ShownNode { id, host, port }) in nodes.iter().enumerate() {
-            // There is no bus: nodes meet at NATS.
-            _ = match at {
-                0 => writeln!(
-                    text,
-                    "{id} {host}:{port}@0 myself,master - 0 0 {epoch} connected 0-{last}"
-                ),
-                _ => writeln!(text, "{id} {host}:{port}@0 slave {owner} 0 0 {epoch} connected"),
-            };
+    fn node_lines(&self, shards: &[ShownShard]) -> String {
+        let (mut text, epoch) = (String::new(), self.epoch());
+        for ShownShard { slots: (first, last), own, nodes } in shards {
+            let owner = nodes.first().map_or("-", |node| &node.id);
+            for (at, ShownNode { id, host, port }) in nodes.iter().enumerate() {
+                let myself = if *own { "myself," } else { "" };
+                // There is no bus: nodes meet at NATS. What is written into a string is written.
+                _ = match at {
+                    0 => writeln!(
+                        text,
+                        "{id} {host}:{port}@0 {myself}master - 0 0 {epoch} connected {first}-{last}"
+                    ),
+                    _ => writeln!(text, "{id} {host}:{port}@0 slave {owner} 0 0 {epoch} connected"),
+                };
+            }
         }
         text
     }
 
-    fn cluster_info(&self, nodes: &[ShownNode]) -> String {
+    fn cluster_info(&self, shards: &[ShownShard]) -> String {
         let (slots, epoch) = (u64::from(SLOTS), self.epoch());
-        let mut text = String::from("cluster_enabled:1\r\ncluster_state:ok\r\n");
+        let of_shard =
+            |ShownShard { slots: (first, last), .. }: &ShownShard| u64::from(last - first) + 1;
+        let owned: u64 = shards.iter().map(of_shard).sum();
+        let state = if owned == slots { "ok" } else { "fail" };
+        let mut text = format!("cluster_enabled:1\r\ncluster_state:{state}\r\n");
         for (name, number) in [
             ("cluster_slots_assigned", slots),
-            ("cluster_slots_ok", slots),
+            ("cluster_slots_ok", owned),
             ("cluster_slots_pfail", 0),
-            ("cluster_slots_fail", 0),
-            ("cluster_known_nodes", nodes.len() as u64),
-            ("cluster_size", 1),
+            ("cluster_slots_fail", slots - owned),
+            ("cluster_known_nodes", shards.iter().map(|shard| shard.nodes.len() as u64).sum()),
+            ("cluster_size", shards.len() as u64),
             ("cluster_current_epoch", epoch),
             ("cluster_my_epoch", epoch),
         ] {

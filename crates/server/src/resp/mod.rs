@@ -197,6 +197,7 @@ fn place(
     let (me, count) = (shards.me, shards.outbox.shards());
     let placement = match &mut keeping {
         Some(keeping) => keeping.placement(me, count)?,
+        None if shards.outbox.are_apart() => Placement::by_slots(count),
         None => Placement::even(count),
     };
     node.engine_mut().set_placement(me, placement);
