@@ -371,11 +371,9 @@ impl<S> Connection<S> {
             self.output.open_gates(writes.durable);
         }
         // What is told to other shards waits where it is handed over.
-        if !self.turned_away
-            && !self.is_remote()
-            && (writes.last > writes.durable || writes.withheld)
-            && !(out.is_empty() && held.is_empty())
-        {
+        let tells_here =
+            !(self.turned_away || self.is_remote() || out.is_empty() && held.is_empty());
+        if tells_here && writes.is_waited_for() {
             if self.output.is_empty() {
                 self.taken = now;
             }

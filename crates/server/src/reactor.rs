@@ -432,9 +432,8 @@ impl<S: Service> Reactor<S> {
         if !alive {
             self.out.clear();
         }
-        if connection.is_gated() || tells_elsewhere && waits_for_writes(&self.service) {
-            self.gated_replies.add(connection);
-        }
+        let waits_there = tells_elsewhere && self.service.durable_writes().is_waited_for();
+        self.gated_replies.note(connection, waits_there);
         if self.out.capacity() > OUT_BYTES_KEPT || self.out.capacity() == 0 {
             self.out = Vec::with_capacity(OUT_BYTES_FULL);
         }
@@ -586,12 +585,6 @@ impl<S: Service> Reactor<S> {
         self.service.closed(&mut connection);
         self.connections.ended(connection.id, remote);
     }
-}
-
-/// Whether what is told now has to wait for writes.
-fn waits_for_writes(service: &impl Service) -> bool {
-    let writes = service.durable_writes();
-    writes.last > writes.durable || writes.withheld
 }
 
 /// Whether a connection's client has taken so much of its replies that more may be executed for it.

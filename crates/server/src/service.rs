@@ -88,6 +88,14 @@ pub(crate) struct DurableWrites {
     pub(crate) withheld: bool,
 }
 
+impl DurableWrites {
+    /// Whether what is told now has to wait.
+    #[inline]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.last > self.durable || self.withheld
+    }
+}
+
 /// Bounds that the loop enforces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Bounds {

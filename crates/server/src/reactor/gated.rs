@@ -27,8 +27,16 @@ pub(super) struct GatedReplies {
 const WITHHELD_MAX: u64 = 5000;
 
 impl GatedReplies {
+    /// Keeps a connection in mind, of whose output a part waits here, or where it is handed over to another shard.
+    #[inline]
+    pub(super) fn note<S>(&mut self, connection: &mut Connection<S>, waits_there: bool) {
+        if connection.is_gated() || waits_there {
+            self.add(connection);
+        }
+    }
+
     #[cold]
-    pub(super) fn add<S>(&mut self, connection: &mut Connection<S>) {
+    fn add<S>(&mut self, connection: &mut Connection<S>) {
         if !connection.awaits_durable {
             connection.awaits_durable = true;
             self.connections.push(connection.id);
