@@ -55,6 +55,8 @@ struct Part {
 #[derive(Debug)]
 pub(crate) struct Common {
     parts: Vec<Part>,
+    /// The other shards are in processes of their own: they have bounds of their own, and nothing to give.
+    apart: bool,
     /// The stores on disk, whose threads take memory that no shard holds.
     stores: WatchedStores,
     /// What the server takes with all shards, without data, as far as the first that began can tell.
@@ -73,6 +75,7 @@ impl Common {
     pub(crate) fn new(shards: u16) -> Self {
         Self {
             parts: (0..shards).map(|_| Part::default()).collect(),
+            apart: false,
             stores: WatchedStores::default(),
             empty: AtomicUsize::new(0),
             ready: AtomicUsize::new(0),
@@ -81,6 +84,11 @@ impl Common {
             answering: Mutex::new(()),
             answered: Condvar::new(),
         }
+    }
+
+    /// That of one of so many shards, where the others are in processes of their own.
+    pub(crate) fn apart(shards: u16) -> Self {
+        Self { apart: true, ..Self::new(shards) }
     }
 
     fn now(&self) -> u64 {
@@ -115,22 +123,22 @@ impl Share {
     }
 
     fn others(&self) -> impl Iterator<Item = (usize, &Part)> {
-        let me = self.me;
-        self.common().parts.iter().enumerate().filter(move |(at, _)| *at != me)
+        let (me, apart) = (self.me, self.common().apart);
+        self.common().parts.iter().enumerate().filter(move |(at, _)| *at != me && !apart)
     }
 
     fn sum_of_others(&self, part: impl Fn(&Part) -> &AtomicUsize) -> usize {
         self.others().map(|(_, other)| part(other).load(Ordering::Relaxed)).sum()
     }
 
-    /// How many shards there are.
+    /// How many shards share the bound.
     pub(crate) fn shards(&self) -> usize {
-        self.common().parts.len()
+        if self.common().apart { 1 } else { self.common().parts.len() }
     }
 
     /// Whether this is the one that tells what is of the process and of no shard.
     pub(crate) fn is_first(&self) -> bool {
-        self.me == 0
+        self.me == 0 || self.common().apart
     }
 
     /// Tells what the process takes without data as far as this shard knows; the most that any knows.
@@ -150,7 +158,7 @@ impl Share {
 
     /// How many shards begin behind this one.
     pub(crate) fn to_come(&self) -> usize {
-        self.shards() - 1 - self.me
+        if self.common().apart { 0 } else { self.shards() - 1 - self.me }
     }
 
     /// Tells what is free for values here and was never written; what is so everywhere.
@@ -338,6 +346,16 @@ mod tests {
         assert!(shares[0].may_gain(), "the other has stored something since");
         shares[1].answer(0, true);
         assert_eq!((shares[0].asked(), shares[1].asked()), (0, 0));
+    }
+
+    #[test]
+    fn nobody_in_another_process_is_asked_or_waited_for() {
+        let transport = Transport::apart(3, 1);
+        let share = Share::new(Shard(1), transport);
+        share.tell(100, 10, 0);
+        assert!(!share.wait_for(50) && !share.may_gain());
+        assert_eq!((share.shards(), share.to_come(), share.is_first()), (1, 0, true));
+        assert_eq!((share.promised_to_others(), share.own_part(80)), (0, 80));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use headwater_base::hash::stable_hash;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// The most bytes that another shard may write at once: a value of the largest size, and what goes with it.
-const BATCH_BESIDE_VALUE: usize = 64 << 20;
+/// Another shard may write so much at once beside the longest answer: what it had for others of the same turn.
+const BATCH_BESIDE: usize = 64 << 20;
 
 /// One shard of a cluster of several.
 pub(crate) struct LinkedShard {
@@ -47,13 +47,14 @@ impl LinkedShard {
         let ip = config.listen.bind.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let port = config.listen.port.number().and_then(link_port).unwrap_or(0);
         let bind = SocketAddr::new(ip, port);
+        let longest = config.limits.value_bytes_max.max(config.clients.output_bytes_max);
         let settings = LinkSettings {
             cluster: config.cluster.cluster_name.clone(),
             secret: self.end.secret,
             me: self.me,
             epoch: self.epoch,
             bind,
-            batch_bytes_max: config.limits.value_bytes_max + BATCH_BESIDE_VALUE,
+            batch_bytes_max: longest + BATCH_BESIDE,
         };
         let (shard, epoch) = (self.me.0, self.epoch);
         let links = Links::start(settings, self.transport, self.end.owners).map_err(|why| {

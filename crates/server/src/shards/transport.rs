@@ -153,6 +153,7 @@ impl Transport {
         let mut transport = Self::new(shards);
         if let Some(transport) = Arc::get_mut(&mut transport) {
             (transport.apart, transport.run) = (true, run);
+            transport.memory = Common::apart(shards);
         }
         transport
     }
