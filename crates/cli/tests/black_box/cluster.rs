@@ -730,7 +730,10 @@ fn what_a_node_lacks_is_named() {
         (&all[..2], "cluster-node"),
         (&all[..4], "cluster-advertise"),
         (&[&all[..], &["--shards", "2", "--cluster-shard", "2"]].concat()[..], "allowed: 0 to 1"),
-        (&[&all[..], &["--shards", "2", "--port", "60000"]].concat()[..], "allowed for --port"),
+        (
+            &[&all[..4], &["--shards", "2", "--advertise", "a:60000"]].concat()[..],
+            "allowed for --port and in --advertise: 1 to 55535",
+        ),
         (&[&all[..], &["--port", "0"]].concat()[..], "port"),
         (&all[..], "monitoring"),
         (&[&all[..], &["--unsafe-sync"]].concat()[..], "cannot be reached"),
