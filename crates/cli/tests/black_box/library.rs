@@ -350,14 +350,17 @@ fn slow_commands_are_remembered() {
         let set = |client: &mut Connection, name: &str, value: &str| {
             cmd("CONFIG").arg(&["SET", name, value]).query::<()>(client).unwrap();
         };
+        // On a busy machine anything may be slow.
+        set(client, "slowlog-log-slower-than", "-1");
+        cmd("SLOWLOG").arg("RESET").query::<()>(client).unwrap();
         assert_eq!(cmd("SLOWLOG").arg("LEN").query(client), Ok(0));
+        set(client, "slowlog-log-slower-than", "30000");
         set(client, "latency-monitor-threshold", "10");
         cmd("DEBUG").arg(&["SLEEP", "0.05"]).query::<()>(client).unwrap();
         let entries: Vec<(u64, u64, u64, Vec<String>, String, String)> =
             cmd("SLOWLOG").arg("GET").query(client).unwrap();
-        assert_eq!(entries.len(), 1);
-        assert_eq!(entries[0].3, ["DEBUG", "SLEEP", "0.05"]);
-        assert!(entries[0].2 >= 30_000, "{} microseconds", entries[0].2);
+        let slept = entries.iter().find(|entry| entry.3 == ["DEBUG", "SLEEP", "0.05"]);
+        assert!(slept.is_some_and(|entry| entry.2 >= 30_000), "{entries:?}");
         let latest: Vec<(String, u64, u64, u64)> =
             cmd("LATENCY").arg("LATEST").query(client).unwrap();
         assert_eq!(latest[0].0, "command");

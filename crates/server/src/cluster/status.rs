@@ -179,7 +179,7 @@ fn why_none(watched: &Watched, shard: u32) -> String {
     let heard = watched.heard(shard);
     let BucketView { drained, .. } = &watched.view;
     let others = if heard.is_empty() {
-        "no node for it is heard"
+        "no node is heard that is for it"
     } else if heard.iter().all(|node| drained.contains(node)) {
         "all nodes that are heard are drained (headwater cluster drain NODE --undo)"
     } else {

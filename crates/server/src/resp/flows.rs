@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 /// How long flows may work in one turn of the loop.
 const TURN: Duration = Duration::from_micros(250);
 
+/// How often as long as others flows wait for a source that has got their writes. A source answers each write, late or not; one that was given up while it is
+/// under way could be done behind a later write of the same key.
+const FLOW_PATIENCES: u64 = 12;
+
 /// Tasks that are done elsewhere.
 pub(super) struct ExternalEffects {
     poster: Poster,
@@ -248,7 +252,10 @@ impl ShardService {
     fn write_for_flow(&mut self, task: Task, changes: &[Change], mark: Option<Vec<u8>>) {
         let key = changes.first().map(|change| change.key.as_slice()).unwrap_or_default();
         let asked = match self.stores.hub.through(key).map(str::to_owned) {
-            Some(source) => self.stores.hub.write_for_flow(&source, self.patience(), changes),
+            Some(source) => {
+                let until = self.time.uptime + FLOW_PATIENCES * self.source_patience();
+                self.stores.hub.write_for_flow(&source, until, changes)
+            }
             None => Err(String::from("a source has the table, and no WRITE THROUGH to it")),
         };
         match asked {

@@ -73,7 +73,12 @@ pub(super) fn begin(
 impl ShardService {
     /// Until when something that is asked now may be waited for.
     pub(super) fn patience(&self) -> u64 {
-        self.time.uptime + self.settings.config.sources.source_milliseconds_max
+        self.time.uptime + self.source_patience()
+    }
+
+    /// How long a source may take, in milliseconds.
+    pub(super) fn source_patience(&self) -> u64 {
+        self.settings.config.sources.source_milliseconds_max
     }
 
     /// Takes what sources have told since the last turn, and gives up what is late.
