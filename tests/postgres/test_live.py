@@ -81,13 +81,25 @@ class Postgres:
         return psycopg.connect(f"host={self.folder} user=postgres connect_timeout=5", autocommit=True)
 
     def end(self, how):
-        children = [child for child in pathlib.Path("/proc").glob("[0-9]*") if parent(child) == self.process.pid]
         self.process.send_signal(how)
         if how == signal.SIGKILL:
-            for child in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(child.name), how)
+            # One that it had begun a moment ago would keep the next one from starting.
+            self.process.wait()
+            while left := self.processes():
+                for one in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one, how)
+                time.sleep(0.01)
         self.process.wait()
+
+    def processes(self):
+        """The processes that run in its folder."""
+        found = []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(process / "cwd") == f"{self.folder}/data":
+                    found.append(int(process.name))
+        return found
 
     def remove(self):
         if self.process:
