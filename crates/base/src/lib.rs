@@ -30,5 +30,5 @@ pub use limits::Limits;
 pub use ordered::{Kind, Ordered};
 pub use packed::PackedPairs;
 pub use placement::{Partition, Placement, Shard};
-pub use refusal::Refusal;
+pub use refusal::ShardRefusal;
 pub use time::Millis;

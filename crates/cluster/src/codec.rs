@@ -8,7 +8,7 @@ use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 use headwater_base::source::{Attributes, Change, FetchId, Pair, Position};
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
-use headwater_base::{KeyRange, Millis, Refusal};
+use headwater_base::{KeyRange, Millis, ShardRefusal};
 
 mod kind {
     pub(super) const HELLO: u8 = 0;
@@ -92,7 +92,7 @@ fn write_message(message: &Message, out: &mut Vec<u8>) {
                 put_u32(out, attributes.flags as usize);
             }
         }
-        Message::Loaded { fetch, position, answer: Err(Refusal { code, text }) } => {
+        Message::Loaded { fetch, position, answer: Err(ShardRefusal { code, text }) } => {
             out.push(kind::FAILED);
             put_u64(out, fetch.0);
             put_u64(out, position.0);
@@ -151,7 +151,7 @@ fn read_message(bytes: &mut WireReader<'_>) -> Option<Message> {
         kind::FAILED => {
             let (fetch, position) = (FetchId(bytes.u64()?), Position(bytes.u64()?));
             let refusal =
-                Refusal { code: bytes.text()?.to_owned(), text: bytes.text()?.to_owned() };
+                ShardRefusal { code: bytes.text()?.to_owned(), text: bytes.text()?.to_owned() };
             Message::Loaded { fetch, position, answer: Err(refusal) }
         }
         kind::CHANGES => {
@@ -216,7 +216,7 @@ mod tests {
             Message::Loaded {
                 fetch,
                 position,
-                answer: Err(Refusal { code: "OOM".to_owned(), text: "no".to_owned() }),
+                answer: Err(ShardRefusal { code: "OOM".to_owned(), text: "no".to_owned() }),
             },
             Message::Changes { position, items },
             Message::Synced { request: 6, position },

@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use headwater_base::source::{Change, FetchId, Pair, Position};
-use headwater_base::{KeyRange, Millis, Refusal, Shard};
+use headwater_base::{KeyRange, Millis, Shard, ShardRefusal};
 
 /// Where something may be lost on the way: after so many milliseconds of silence something is said.
 const HEARTBEAT: u64 = 500;
@@ -56,7 +56,7 @@ pub enum Event {
         /// Which load.
         fetch: FetchId,
         /// The home's part of the range.
-        answer: Result<Vec<Pair>, Refusal>,
+        answer: Result<Vec<Pair>, ShardRefusal>,
     },
     /// As a follower: something has changed at a home, all of it at once.
     Changed {
@@ -334,7 +334,7 @@ impl Hub {
 
     /// As a home: answers a load. Everything that was to be told before the engine gave the answer must have been given to
     /// [`Hub::tell`].
-    pub fn loaded(&mut self, asked: &Asked, answer: Result<Vec<Pair>, Refusal>) {
+    pub fn loaded(&mut self, asked: &Asked, answer: Result<Vec<Pair>, ShardRefusal>) {
         if self.is_awaited(asked) {
             // What it shows is no later than what it says: sessions rely on that elsewhere.
             self.close();
@@ -495,7 +495,7 @@ impl Hub {
             }
             for (fetch, _) in core::mem::take(&mut link.loads) {
                 let text = format!("shard {} has no owner that can be reached", home.0);
-                let refusal = Refusal { code: String::from("CLUSTERDOWN"), text };
+                let refusal = ShardRefusal { code: String::from("CLUSTERDOWN"), text };
                 self.events.push(Event::Loaded { home, fetch, answer: Err(refusal) });
             }
         }

@@ -3,7 +3,7 @@
 use crate::Positions;
 use alloc::vec::Vec;
 use headwater_base::source::{Change, FetchId, Pair, Position};
-use headwater_base::{KeyRange, Refusal};
+use headwater_base::{KeyRange, ShardRefusal};
 
 /// A message on its way, with what tells whether it is the next one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ pub enum Message {
         /// Where the home stands at least.
         position: Position,
         /// The keys of the range that it is home of.
-        answer: Result<Vec<Pair>, Refusal>,
+        answer: Result<Vec<Pair>, ShardRefusal>,
     },
     /// From a home: what has changed of what is followed there, in order, to be applied at once.
     Changes {

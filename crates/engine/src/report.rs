@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use headwater_base::functions::CallError;
 use headwater_base::source::{FetchId, Portion, Position};
-use headwater_base::{KeyRange, Millis, Refusal, Shard};
+use headwater_base::{KeyRange, Millis, Shard, ShardRefusal};
 
 /// Why an operation did not answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,7 +119,7 @@ pub enum EngineError {
         message: String,
     },
     /// The home of keys that were needed has refused them, or cannot be reached.
-    OfHome(Refusal),
+    OfHome(ShardRefusal),
     /// The key holds a value of another type than the operation is for.
     WrongType,
     /// What was to be read of a stream was trimmed away.
@@ -185,8 +185,8 @@ impl EngineError {
 
     /// The error as another shard is told it.
     #[must_use]
-    pub fn refusal(&self) -> Refusal {
-        Refusal { code: self.code().to_owned(), text: self.to_string() }
+    pub fn refusal(&self) -> ShardRefusal {
+        ShardRefusal { code: self.code().to_owned(), text: self.to_string() }
     }
 
     /// The error as one about a join that was to be installed, which its text names.

@@ -134,7 +134,7 @@ impl EmbeddedStore {
         let shards = config.listen.shards.number();
         let folder = folder_of(path.as_ref(), me, shards)
             .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
-        // Of a cluster's shards this process has one.
+        // In a cluster each process has the store of one shard only, so memory is not divided.
         let options = options(config, if replica.is_some() { 1 } else { shards });
         let (bell, sink) = (Box::new(inbox.bell()), inbox.sink(NAME));
         let feed = replica.as_ref().map_or(Feed::Own, |replica| Feed::Log(replica.turn_log()));
@@ -143,7 +143,7 @@ impl EmbeddedStore {
         if let Some(replica) = &replica {
             replica.tells(store.acknowledger());
         }
-        // Of the shards of one process the first one says what was declared; the log of each shard of a cluster has all of it.
+        // Where one process has all shards, the first shard's store says what was declared. In a cluster each shard's log has every declaration.
         let tells = me == Shard(0) || replica.is_some();
         let definitions = if tells { definitions } else { Vec::new() };
         let modules = declare(config, &definitions)?;

@@ -10,30 +10,40 @@ use alloc::vec::Vec;
 use headwater_base::key::before_end;
 use headwater_base::placement::Shard;
 use headwater_base::source::{Attributes, FetchId, Loaded, Pair, Position};
-use headwater_base::{KeyRange, Refusal};
+use headwater_base::{KeyRange, ShardRefusal};
 
 /// Why a load came to nothing.
-enum Failure {
+enum LoadFailure {
     OfSource(String),
-    OfHome(Refusal),
+    OfHome(ShardRefusal),
 }
 
 impl Engine {
     /// The answer to [`Effect::Load`](crate::Effect::Load): the pairs of its range as of a position, or why not.
     /// An answer that nobody waits for any more is ignored.
     pub fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
-        self.arrived(None, fetch, answer.map_err(Failure::OfSource));
+        self.arrived(None, fetch, answer.map_err(LoadFailure::OfSource));
     }
 
     /// The answer to [`Effect::LoadFrom`](crate::Effect::LoadFrom): the keys of its range that `home` is home of, or why not.
     /// An answer that nobody waits for any more is ignored.
-    pub fn loaded_from(&mut self, home: Shard, fetch: FetchId, answer: Result<Vec<Pair>, Refusal>) {
+    pub fn loaded_from(
+        &mut self,
+        home: Shard,
+        fetch: FetchId,
+        answer: Result<Vec<Pair>, ShardRefusal>,
+    ) {
         // Answers and changes of another shard come in one order: they need no positions.
         let answer = answer.map(|pairs| Loaded { position: Position(0), pairs, known: None });
-        self.arrived(Some(home), fetch, answer.map_err(Failure::OfHome));
+        self.arrived(Some(home), fetch, answer.map_err(LoadFailure::OfHome));
     }
 
-    fn arrived(&mut self, from: Option<Shard>, fetch: FetchId, answer: Result<Loaded, Failure>) {
+    fn arrived(
+        &mut self,
+        from: Option<Shard>,
+        fetch: FetchId,
+        answer: Result<Loaded, LoadFailure>,
+    ) {
         match answer {
             Ok(_) => self.notifications.retry_followed(),
             Err(_) => self.give_up_followed(),
@@ -50,11 +60,11 @@ impl Engine {
         let Some((data, waits, _)) = self.base.loads.split(part) else { return };
         let Some((range, load)) = data.under_way.remove(&first) else { return };
         match answer {
-            Err(Failure::OfSource(message)) => {
+            Err(LoadFailure::OfSource(message)) => {
                 let error = EngineError::SourceFailed { source: data.provider.name(), message };
                 waits.fail(fetch, &error);
             }
-            Err(Failure::OfHome(refusal)) => waits.fail(fetch, &EngineError::OfHome(refusal)),
+            Err(LoadFailure::OfHome(refusal)) => waits.fail(fetch, &EngineError::OfHome(refusal)),
             Ok(Loaded { known: Some(known), .. }) if known.intersection(&range).is_empty() => {
                 let message = String::from("it gave nothing of what was asked for");
                 let error = EngineError::SourceFailed { source: data.provider.name(), message };

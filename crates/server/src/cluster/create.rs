@@ -14,7 +14,7 @@ impl ClusterAdmin {
     /// Makes the bucket and the streams where there are none, and sees whether the servers are such that nodes start with them.
     ///
     /// # Errors
-    /// They are not, or the cluster has another number of shards: a sentence for each thing that is wrong, a line each.
+    /// Nodes would not start with the servers, or the cluster has another number of shards: a sentence for each thing that is wrong, a line each.
     pub fn create(&self, shards: u32) -> Result<ClusterCreated, ClusterError> {
         if let Ok(known) = self.view()
             && let Some(count) = known.count.filter(|count| *count != shards)

@@ -1,6 +1,7 @@
 //! Draining a node, so that somebody can work on its machine, and forgetting one that has ended.
 
 use super::{ClusterAdmin, ClusterError, LOOK, Watched};
+use crate::replicated::owner_key;
 use headwater_log::{DrainedNodes, Owner, Revision};
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,7 @@ impl ClusterAdmin {
     ) -> Result<Option<String>, ClusterError> {
         let began = Instant::now();
         loop {
-            let (revision, value) = self.read_key(&format!("owner.{shard}"))?;
+            let (revision, value) = self.read_key(&owner_key(shard))?;
             let owner = Owner::decode(&value).ok().filter(|_| revision != Revision(0));
             let remains = match owner {
                 Some(owner) if owner.released || owner.node != node => {

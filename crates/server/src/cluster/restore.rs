@@ -9,6 +9,7 @@
 
 use super::{ClusterAdmin, ClusterError, LOOK};
 use crate::backup::OnlyShard;
+use crate::replicated::owner_key;
 use headwater_jetstream::{ANSWER_TIMEOUT, JetStream, JetStreamBucket, JetStreamLog, Wake};
 use headwater_keep::check_backup;
 use headwater_log::{
@@ -152,7 +153,7 @@ impl ClusterAdmin {
             shard: 0,
             released: false,
         };
-        let owned = filling.put("owner.0", Revision(0), own.encode())?;
+        let owned = filling.put(&owner_key(0), Revision(0), own.encode())?;
         let header =
             RecordHeader { kind: RecordKind::Claim, epoch: EPOCH, number: 0, before: 0, schema: 0 };
         let (record, checksum) = header.encode(LogId::of(&stream), &own.encode());
@@ -162,7 +163,7 @@ impl ClusterAdmin {
         filling.put(&SnapshotMark::key(0), Revision(0), mark.encode())?;
         let given = Owner { released: true, ..own };
         // A node that has taken it already has waited long enough.
-        let _taken = filling.put("owner.0", owned, given.encode());
+        let _taken = filling.put(&owner_key(0), owned, given.encode());
         Ok(RestoredCluster { keys, bytes: shard.bytes })
     }
 

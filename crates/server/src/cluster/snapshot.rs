@@ -1,6 +1,7 @@
 //! A snapshot that is stored now, instead of when the log is long enough.
 
 use super::{ClusterAdmin, ClusterError, LOOK};
+use crate::replicated::owner_key;
 use headwater_log::{Owner, Revision, Sequence, SnapshotMark, SnapshotOrder};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -84,7 +85,7 @@ impl ClusterAdmin {
 
     fn why_late(&self, shard: u32, within: Duration) -> ClusterError {
         let seconds = within.as_secs();
-        let owner = self.nats.entry(&format!("owner.{shard}")).ok();
+        let owner = self.nats.entry(&owner_key(shard)).ok();
         let owner = owner.and_then(|(_, value)| Owner::decode(&value).ok());
         let who = match owner.filter(|owner| !owner.released) {
             Some(owner) => {

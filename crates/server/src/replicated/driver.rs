@@ -165,7 +165,7 @@ impl Driver {
             AppendWindow { message_bytes_max: nats.message_bytes_max(), ..AppendWindow::default() };
         let config = ReplicaConfig {
             stream: stream.clone(),
-            key: others::owner_key(cluster.cluster_shard),
+            key: others::owner_key(shard),
             node: node.clone(),
             times,
             window,

@@ -21,7 +21,7 @@ mod others;
 mod snapshots;
 
 pub(crate) use linked::LinkedShard;
-pub(crate) use others::{KnownOwners, SHARDS_KEY};
+pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};
 
 use crate::config::{Cluster, Config, ConfigError};
 use crate::log::{self, event};

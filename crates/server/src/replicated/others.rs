@@ -25,7 +25,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The key that names the owner of a shard.
-pub(super) fn owner_key(shard: u16) -> String {
+pub(crate) fn owner_key(shard: u32) -> String {
     format!("owner.{shard}")
 }
 
@@ -82,8 +82,10 @@ impl OtherOwners {
         let round = self.tags + self.asked * u64::from(self.shards);
         self.asked += 1;
         let others = (0..self.shards).filter(|other| *other != self.me);
-        let ask =
-            |other| BucketRequest::Get { tag: round + u64::from(other), key: owner_key(other) };
+        let ask = |other: u16| BucketRequest::Get {
+            tag: round + u64::from(other),
+            key: owner_key(other.into()),
+        };
         others.map(ask).collect()
     }
 

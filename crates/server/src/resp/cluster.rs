@@ -69,7 +69,7 @@ impl ShownNode {
 struct ShownShard {
     /// Its slots, first and last.
     slots: (u16, u16),
-    /// It is this node's.
+    /// Whether this node owns the shard.
     own: bool,
     /// Its nodes, the owner first.
     nodes: Vec<ShownNode>,

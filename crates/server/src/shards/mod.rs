@@ -11,10 +11,10 @@
 mod barrier;
 mod codec;
 mod count;
-mod lane;
 pub(crate) mod links;
 mod message;
 mod names;
+mod outgoing;
 mod position;
 mod quiescing;
 mod recorded;
@@ -23,9 +23,9 @@ mod turns;
 
 pub(crate) use barrier::MoveRefusal;
 pub(crate) use count::settle;
-pub(crate) use lane::Told;
 pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
+pub(crate) use outgoing::ToldBatch;
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
 pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
 pub(crate) use recorded::{FoundRecords, Recorded};

@@ -10,9 +10,9 @@
 //!   for messages in every turn.
 
 use super::barrier::Barrier;
-use super::lane::{Lane, Told};
 use super::message::{MessageBatch, ShardMessage};
 use super::names::Heard;
+use super::outgoing::{Outgoing, ToldBatch};
 use super::recorded::Recorded;
 use super::turns::Turns;
 use crate::connection::ConnectionId;
@@ -90,7 +90,7 @@ struct ShardInbox {
 pub(crate) struct Outbox {
     me: Shard,
     transport: Arc<Transport>,
-    outgoing: Vec<Lane>,
+    outgoing: Vec<Outgoing>,
     sent: SentCounts,
     /// How shards in processes of their own are connected; empty where all are in one.
     connected: Vec<Connected>,
@@ -307,7 +307,7 @@ impl ShardInbox {
 
 impl Outbox {
     pub(crate) fn new(me: Shard, transport: Arc<Transport>) -> Self {
-        let outgoing = transport.boxes.iter().map(|_| Lane::new(me)).collect();
+        let outgoing = transport.boxes.iter().map(|_| Outgoing::new(me)).collect();
         let apart = if transport.apart { transport.boxes.len() } else { 0 };
         let connected = vec![Connected::default(); apart];
         let (sent, waiting_max) = (SentCounts::default(), WAITING_MAX);
@@ -404,7 +404,7 @@ impl Outbox {
 
     /// The messages that tell a shard of keys here, to add to; they may show writes up to the number `write`.
     #[inline]
-    pub(crate) fn tell(&mut self, shard: Shard, write: u64) -> Told<'_> {
+    pub(crate) fn tell(&mut self, shard: Shard, write: u64) -> ToldBatch<'_> {
         self.outgoing[usize::from(shard.0)].told(write)
     }
 

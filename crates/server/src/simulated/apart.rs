@@ -40,12 +40,12 @@ enum Asked {
 
 /// When something was asked: what waits for a real disk may take real time, of which the simulated time knows nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Since {
+struct AskedAt {
     uptime: u64,
     real: Instant,
 }
 
-impl Since {
+impl AskedAt {
     fn now(uptime: u64) -> Self {
         Self { uptime, real: Instant::now() }
     }
@@ -60,7 +60,7 @@ impl Since {
 struct Client {
     pipe: Pipe,
     bytes: Vec<u8>,
-    asked: Option<(Asked, usize, Since)>,
+    asked: Option<(Asked, usize, AskedAt)>,
     seen: [i64; COUNTERS],
     /// What it has written itself.
     wrote: [i64; COUNTERS],
@@ -177,7 +177,7 @@ impl Clients {
             }
         };
         let client = &mut self.all[at];
-        client.asked = Some((asked, replies, Since::now(now)));
+        client.asked = Some((asked, replies, AskedAt::now(now)));
         client.pipe.ask(&bytes);
     }
 
@@ -386,7 +386,7 @@ fn run(count: u16, seed: u64, folder: Option<&str>) -> Result<(u64, u64, u64), S
     }
     world.connect_all();
     // Everybody is answered, and whatever is still on its way comes.
-    let ended = Since::now(world.uptime);
+    let ended = AskedAt::now(world.uptime);
     loop {
         world.turn();
         mirrors.iter_mut().try_for_each(|mirror| mirror.look_at(world))?;

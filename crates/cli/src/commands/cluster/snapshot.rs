@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Arguments of `headwater cluster snapshot`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Of this shard alone
+    /// The number of the only shard to take a snapshot of [default: all shards]
     #[arg(long, value_name = "NUMBER")]
     shard: Option<u32>,
     /// How long it may take

@@ -15,7 +15,7 @@ use super::position::{Marks, Positions};
 use crate::connection::ConnectionId;
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
-use headwater_base::{KeyRange, Refusal, Shard};
+use headwater_base::{KeyRange, Shard, ShardRefusal};
 use headwater_command::Reply;
 use headwater_protocol::resp::{Encoder, Version};
 use std::collections::{BTreeSet, HashMap as Seeded};
@@ -45,7 +45,7 @@ struct Begin {
     /// The position of a client that comes back.
     from: Option<Option<Marks>>,
     answers: Vec<(Shard, Begun)>,
-    refusal: Option<Refusal>,
+    refusal: Option<ShardRefusal>,
     /// What homes have told that have answered.
     early: Vec<Early>,
     early_bytes: usize,
@@ -199,7 +199,7 @@ impl Clients {
     }
 
     /// A home has answered that a watch has begun, or why not.
-    pub(super) fn answered(&mut self, home: Shard, id: u32, answer: Result<Begun, Refusal>) {
+    pub(super) fn answered(&mut self, home: Shard, id: u32, answer: Result<Begun, ShardRefusal>) {
         let Some(watch) = self.watches.get_mut(&id) else { return };
         if let Ok(begun) = &answer {
             let heard = &mut self.heard[usize::from(home.0)];
@@ -263,7 +263,7 @@ impl Clients {
         version: Version,
         most: usize,
         out: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ShardRefusal> {
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         let Some(begin) = watch.begin.take() else { return Ok(()) };
         let Begin { from, mut answers, refusal, early, .. } = *begin;

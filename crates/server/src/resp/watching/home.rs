@@ -14,11 +14,11 @@ use super::outputs::Outputs;
 use super::{AGAIN, ShardService};
 use crate::resp::parts::Pushes;
 use crate::service::Service as _;
-use crate::shards::{ShardMessage, Told};
+use crate::shards::{ShardMessage, ToldBatch};
 use core::ops::Range;
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
-use headwater_base::{KeyRange, Refusal, Shard};
+use headwater_base::{KeyRange, Shard, ShardRefusal};
 use headwater_command::Reply;
 use headwater_engine::{EngineError, Follower, Notification, Stop, Ticket};
 use headwater_protocol::resp::{Encoder, Version};
@@ -128,7 +128,7 @@ impl ShardService {
         &mut self,
         by: Shard,
         asked: Asked,
-    ) -> Option<Result<Begun, Refusal>> {
+    ) -> Option<Result<Begun, ShardRefusal>> {
         let me = self.others.me();
         let most = self.history_bytes_max();
         let home = &mut self.pushes.watching.home;
@@ -220,7 +220,7 @@ impl ShardService {
         &mut self,
         ticket: Ticket,
         failure: Option<&EngineError>,
-    ) -> Option<(Shard, u32, Result<Begun, Refusal>)> {
+    ) -> Option<(Shard, u32, Result<Begun, ShardRefusal>)> {
         let waiting = &mut self.pushes.watching.home.waiting;
         let at = waiting.iter().position(|(waits, ..)| *waits == ticket)?;
         let (_, by, asked) = waiting.swap_remove(at);
@@ -255,7 +255,7 @@ impl ShardService {
             if one[0].0 == me {
                 self.pushes.watching.clients.deliver(me, number, feeds, &text, outputs);
             } else if let Some(shards) = &mut self.others.shards {
-                let Told { batch, joins } = shards.outbox.tell(one[0].0, write);
+                let ToldBatch { batch, joins } = shards.outbox.tell(one[0].0, write);
                 write_change(number, feeds, &text, &mut batch.bytes);
                 let upto = batch.bytes.len();
                 match batch.messages.last_mut() {
@@ -378,9 +378,9 @@ impl ShardService {
 }
 
 /// Why a watch cannot begin at a shard to which there is no connection.
-fn lost(home: Shard) -> Refusal {
+fn lost(home: Shard) -> ShardRefusal {
     let text = format!("shard {} has no owner that can be reached", home.0);
-    Refusal { code: String::from("CLUSTERDOWN"), text }
+    ShardRefusal { code: String::from("CLUSTERDOWN"), text }
 }
 
 impl ShardService {

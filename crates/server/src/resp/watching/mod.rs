@@ -40,7 +40,7 @@ use crate::service::Service as _;
 use crate::shards::Shards;
 use clients::Clients;
 use headwater_base::hash::Secret;
-use headwater_base::{KeyRange, Refusal, Shard};
+use headwater_base::{KeyRange, Shard, ShardRefusal};
 use headwater_command::{Args, RangeWatch, Reply};
 use headwater_engine::{EngineError, Notification, NotifiedChange, Ticket};
 use headwater_protocol::resp::{Encoder, Version};
@@ -262,7 +262,7 @@ impl ShardService {
         &mut self,
         to: Shard,
         watch: u32,
-        answer: Result<Begun, Refusal>,
+        answer: Result<Begun, ShardRefusal>,
         connections: &mut Connections<Session>,
     ) {
         self.note_to(to, Note::Answer(watch, answer));

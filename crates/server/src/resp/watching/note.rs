@@ -10,7 +10,7 @@
 mod codec;
 
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
-use headwater_base::{KeyRange, Refusal};
+use headwater_base::{KeyRange, ShardRefusal};
 
 /// Something about a watch or a feed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ pub(crate) enum Note {
     /// A watch begins: follow its range.
     Begin(Asked),
     /// The answer.
-    Answer(u32, Result<Begun, Refusal>),
+    Answer(u32, Result<Begun, ShardRefusal>),
     /// A watch has ended, or has been given up.
     End {
         /// The watch.

@@ -2,7 +2,7 @@
 
 use super::{Asked, Begun, Missed, Note, Since};
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
-use headwater_base::{KeyRange, Refusal};
+use headwater_base::{KeyRange, ShardRefusal};
 
 const BEGIN: u8 = 0;
 const BEGUN: u8 = 1;
@@ -40,7 +40,7 @@ impl Note {
                 out.push(u8::from(missed.is_some()));
                 put_bytes(out, missed.as_ref().map_or(&[], |missed| &missed.bytes));
             }
-            Self::Answer(watch, Err(Refusal { code, text })) => {
+            Self::Answer(watch, Err(ShardRefusal { code, text })) => {
                 out.push(REFUSED);
                 put_u32(out, *watch as usize);
                 put_bytes(out, code.as_bytes());
@@ -82,7 +82,7 @@ impl Note {
             }
             REFUSED => {
                 let (code, text) = (bytes.text()?.to_owned(), bytes.text()?.to_owned());
-                Self::Answer(number, Err(Refusal { code, text }))
+                Self::Answer(number, Err(ShardRefusal { code, text }))
             }
             END => Self::End { watch: number, feed: bytes.u32()? as u32 },
             RESYNC => Self::Resync { feed: number },
@@ -97,7 +97,7 @@ impl Note {
             |from| Self::Begin(Asked { watch: 1, feed: 2, range: KeyRange::new(b"a", b"b"), from });
         let mut missed = Missed::default();
         missed.add(5, b"text");
-        let refusal = Refusal { code: String::from("ERR"), text: String::from("no") };
+        let refusal = ShardRefusal { code: String::from("ERR"), text: String::from("no") };
         vec![
             asked(None),
             asked(Some(Since::Number(1 << 40))),

@@ -21,16 +21,16 @@ const EXPECTED_MAX: usize = 4 << 10;
 
 /// What was written to one shard.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Outgoing {
     pub(super) requests: MessageBatch,
     told: MessageBatch,
     /// What `told` needs, from which message on.
-    gates: VecDeque<Gate>,
+    gates: VecDeque<WriteGate>,
 }
 
 /// From here on messages may show a write.
 #[derive(Clone, Copy, Debug)]
-struct Gate {
+struct WriteGate {
     /// Its number.
     write: u64,
     /// The first message, and where its bytes begin.
@@ -40,7 +40,7 @@ struct Gate {
 
 /// The messages that tell of keys, to add to.
 #[derive(Debug)]
-pub(crate) struct Told<'l> {
+pub(crate) struct ToldBatch<'l> {
     /// Those so far.
     pub(crate) batch: &'l mut MessageBatch,
     /// The last of them shows the same writes: what follows may be joined with it.
@@ -62,21 +62,21 @@ fn take(batch: &mut MessageBatch) -> MessageBatch {
     core::mem::replace(batch, next)
 }
 
-impl Lane {
+impl Outgoing {
     pub(super) fn new(from: Shard) -> Self {
         Self { requests: empty(from), told: empty(from), gates: VecDeque::new() }
     }
 
     /// What tells of keys, to be added to. The last write so far is `write`.
     #[inline]
-    pub(super) fn told(&mut self, write: u64) -> Told<'_> {
+    pub(super) fn told(&mut self, write: u64) -> ToldBatch<'_> {
         let messages = self.told.messages.len();
         let of_write = self.gates.back().filter(|gate| gate.write == write);
         let joins = of_write.is_some_and(|gate| gate.messages < messages);
         if of_write.is_none() {
-            self.gates.push_back(Gate { write, messages, bytes: self.told.bytes.len() });
+            self.gates.push_back(WriteGate { write, messages, bytes: self.told.bytes.len() });
         }
-        Told { batch: &mut self.told, joins }
+        ToldBatch { batch: &mut self.told, joins }
     }
 
     /// Bytes that were not handed over.
@@ -97,12 +97,12 @@ impl Lane {
         if writes.withheld {
             return None;
         }
-        let waits = |gate: &Gate| gate.write > writes.durable && !writes.failed;
+        let waits = |gate: &WriteGate| gate.write > writes.durable && !writes.failed;
         let Some(open) = self.gates.iter().position(waits) else {
             self.gates.clear();
             return (!self.told.messages.is_empty()).then(|| take(&mut self.told));
         };
-        let Gate { messages, bytes, .. } = self.gates[open];
+        let WriteGate { messages, bytes, .. } = self.gates[open];
         self.gates.drain(..open);
         if messages == 0 {
             return None;
@@ -127,7 +127,7 @@ impl Lane {
         for (at, mut message) in all.messages.into_iter().enumerate() {
             if let Some(gate) = gates.next_if(|gate| gate.messages == at) {
                 let (messages, bytes) = (self.told.messages.len(), self.told.bytes.len());
-                self.gates.push_back(Gate { messages, bytes, ..gate });
+                self.gates.push_back(WriteGate { messages, bytes, ..gate });
             }
             let is_its = matches!(message, ShardMessage::Answers { session, .. } if session == of);
             if let Some(end) = message.end_mut() {
@@ -153,7 +153,7 @@ mod tests {
         ConnectionId { slot: 0, number }
     }
 
-    fn answer(lane: &mut Lane, write: u64, of: u64, text: &str) {
+    fn answer(lane: &mut Outgoing, write: u64, of: u64, text: &str) {
         let batch = lane.told(write).batch;
         batch.bytes.extend_from_slice(text.as_bytes());
         let end = batch.bytes.len();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     /// The texts of the messages that go.
-    fn taken(lane: &mut Lane, durable: u64) -> Vec<String> {
+    fn taken(lane: &mut Outgoing, durable: u64) -> Vec<String> {
         let writes = DurableWrites { last: 9, durable, ..DurableWrites::default() };
         let [told, requests] = lane.take(&writes);
         assert!(requests.is_none());
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_shows_writes_waits_for_them_in_its_order() {
-        let mut lane = Lane::new(Shard(4));
+        let mut lane = Outgoing::new(Shard(4));
         let nothing: [&str; 0] = [];
         assert_eq!(taken(&mut lane, 0), nothing);
         answer(&mut lane, 0, 1, "shows nothing");
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn requests_wait_for_nothing() {
-        let mut lane = Lane::new(Shard(4));
+        let mut lane = Outgoing::new(Shard(4));
         answer(&mut lane, 3, 1, "a");
         lane.requests.messages.push(ShardMessage::Resume);
         let writes = DurableWrites { last: 3, ..DurableWrites::default() };
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn answers_of_one_session_are_forgotten() {
-        let mut lane = Lane::new(Shard(4));
+        let mut lane = Outgoing::new(Shard(4));
         for (write, of, text) in [(1, 1, "a"), (1, 2, "b"), (2, 1, "c"), (3, 2, "d"), (3, 1, "e")] {
             answer(&mut lane, write, of, text);
         }
