@@ -208,6 +208,14 @@ fn read_definitions(keyspace: &Keyspace) -> Result<Vec<Definition>, String> {
 }
 
 impl Store {
+    /// The definitions that are on disk, in order; what was told a moment ago may not be there yet.
+    ///
+    /// # Errors
+    /// They cannot be read, or one is damaged.
+    pub fn definitions(&self) -> Result<Vec<Definition>, String> {
+        read_definitions(&self.front.shared.definitions)
+    }
+
     /// Opens the store in the folder `path`, and makes it where there is none. Loads are answered to `sink`; `waker` is called
     /// from other threads when [`Self::durable`] or [`Self::refusal`] has changed. The definitions are those to
     /// declare again, in order.

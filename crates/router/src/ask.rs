@@ -49,6 +49,8 @@ pub struct AskHeader {
     /// What a shard that keeps data is to keep with what the request writes ([`crate::Transaction::record_of`]), and the number of
     /// its transaction among those of which something is kept.
     pub record: Option<(u64, Vec<u8>)>,
+    /// The client's user, where shards in other processes are to know whose definition it is, or what may be shown of one.
+    pub user: Option<Vec<u8>>,
 }
 
 /// What requests need besides their locks.
@@ -151,6 +153,7 @@ mod kind {
 const WANTS_DIGESTS: u8 = 0x80;
 const HAS_RECORD: u8 = 0x40;
 const NO_EVICT: u8 = 0x20;
+const HAS_USER: u8 = 0x10;
 /// What stands for no expiry.
 const NEVER: u64 = u64::MAX;
 /// Bytes of a frame's length.
@@ -188,13 +191,17 @@ pub fn write_ask(header: &AskHeader, ask: &Ask<'_>, out: &mut Vec<u8>) {
         let digests = if header.wants_digests { WANTS_DIGESTS } else { 0 };
         let record = if header.record.is_some() { HAS_RECORD } else { 0 };
         let no_evict = if header.no_evict { NO_EVICT } else { 0 };
-        out.push(header.copies as u8 | digests | record | no_evict);
+        let user = if header.user.is_some() { HAS_USER } else { 0 };
+        out.push(header.copies as u8 | digests | record | no_evict | user);
         put_u64(out, header.placement);
         put_u16(out, header.after.len());
         header.after.iter().for_each(|&position| put_u64(out, position));
         if let Some((number, record)) = &header.record {
             put_u64(out, *number);
             put_bytes(out, record);
+        }
+        if let Some(user) = &header.user {
+            put_bytes(out, user);
         }
         write_body(ask, out);
     });
@@ -372,7 +379,7 @@ impl<'a> Frames<'a> {
         let id = frame.u64()?;
         let kinds = frame.u8()?;
         let (wants_digests, no_evict) = (kinds & WANTS_DIGESTS != 0, kinds & NO_EVICT != 0);
-        let copies = match kinds & !(WANTS_DIGESTS | HAS_RECORD | NO_EVICT) {
+        let copies = match kinds & !(WANTS_DIGESTS | HAS_RECORD | NO_EVICT | HAS_USER) {
             0 => Copies::None,
             1 => Copies::Broadcast,
             2 => Copies::Keys,
@@ -385,8 +392,14 @@ impl<'a> Frames<'a> {
             0 => None,
             _ => Some((frame.u64()?, frame.bytes()?.to_vec())),
         };
+        let user = match kinds & HAS_USER {
+            0 => None,
+            _ => Some(frame.bytes()?.to_vec()),
+        };
         let ask = read_ask(&mut frame, spans)?;
-        Some((AskHeader { id, copies, wants_digests, no_evict, placement, after, record }, ask))
+        let header =
+            AskHeader { id, copies, wants_digests, no_evict, placement, after, record, user };
+        Some((header, ask))
     }
 
     /// Passes over the next request; the first key that it names, where that is a command's first argument. `None`: what is left is
@@ -408,7 +421,7 @@ impl<'a> Frames<'a> {
 
 /// The first key that a request names, where that is a command's first argument.
 fn first_key<'a>(frame: &mut WireReader<'a>) -> Option<&'a [u8]> {
-    if frame.cut(17)?[8] & HAS_RECORD != 0 {
+    if frame.cut(17)?[8] & (HAS_RECORD | HAS_USER) != 0 {
         return None;
     }
     let after = frame.u16()?;
@@ -563,6 +576,7 @@ mod tests {
                     placement: 3,
                     after,
                     record: (at % 4 == 1).then(|| (7, b"record".to_vec())),
+                    user: (at % 4 == 2).then(|| b"ada".to_vec()),
                 },
                 ask,
             );

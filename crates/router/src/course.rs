@@ -9,11 +9,11 @@
 use crate::merge::Merge;
 use crate::pending::{Kind, Pending};
 use crate::program::Program;
-use crate::route::{Request, Route, parts_of_step, route};
+use crate::route::{Request, Route, all_shards, parts_of_step, route};
 use alloc::vec::Vec;
 use headwater_base::{Placement, Shard};
 use headwater_command::table::KeyArgs;
-use headwater_command::{Args, Command, Data, Keys, Spec};
+use headwater_command::{Args, Command, Data, Id, Keys, Spec};
 
 /// What becomes of a request.
 #[derive(Clone, PartialEq, Debug)]
@@ -74,7 +74,29 @@ pub fn course(
     args: Args<'_>,
 ) -> Course {
     let Situation { me, placement, pending, apart, is_crowded, may_derive } = *situation;
-    let route = route(placement, spec, command, args);
+    let route = match spec.id {
+        // Each process tells of itself, and is set by itself, as the nodes of Redis Cluster are.
+        Id::Info
+        | Id::ClientList
+        | Id::ClientKill
+        | Id::ClientPause
+        | Id::ClientUnpause
+        | Id::ClientUnblock
+        | Id::ConfigSet
+        | Id::ConfigResetStat
+        | Id::DebugSetActiveExpire
+        | Id::MemoryPurge
+        | Id::MemoryStats
+            if apart =>
+        {
+            Route::Here
+        }
+        // Each process has users of its own.
+        Id::AclSetUser | Id::AclDelUser if apart => {
+            all_shards(placement, Merge::Same, &Request::Same)
+        }
+        _ => route(placement, spec, command, args),
+    };
     let goes_elsewhere = !matches!(route, Route::Here | Route::Several);
     let kind = Kind::of(spec, command, goes_elsewhere && may_derive());
     let at = if let Route::At(at) = route { Some(at) } else { None };
@@ -148,8 +170,6 @@ mod tests {
         (derives, crowded): (bool, Option<Shard>),
     ) -> Course {
         let placement = Placement::even(3);
-        let own: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
-        let spec = find(own.args()).ok().unwrap();
         let situation = Situation {
             me: Shard(0),
             placement: &placement,
@@ -158,7 +178,39 @@ mod tests {
             is_crowded: &|at| Some(at) == crowded,
             may_derive: &|| derives,
         };
-        course(&situation, spec, &decode(spec, own.args()).ok().unwrap(), own.args())
+        course_in(&situation, words)
+    }
+
+    fn course_in(situation: &Situation<'_>, words: &[&str]) -> Course {
+        let own: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
+        let spec = find(own.args()).ok().unwrap();
+        course(situation, spec, &decode(spec, own.args()).ok().unwrap(), own.args())
+    }
+
+    #[test]
+    fn shards_in_processes_of_their_own_have_the_same_users_and_each_its_own_figures() {
+        let placement = Placement::even(3);
+        let situation = Situation {
+            me: Shard(1),
+            placement: &placement,
+            pending: None,
+            apart: true,
+            is_crowded: &|_| false,
+            may_derive: &|| false,
+        };
+        for own in ["INFO", "CLIENT LIST", "CONFIG SET maxmemory 1", "CLIENT KILL ID 4"] {
+            let words: Vec<&str> = own.split(' ').collect();
+            assert_eq!(course_in(&situation, &words), Course::Here, "{own}");
+        }
+        for of_all in ["ACL SETUSER ada on", "ACL DELUSER ada", "PUBLISH news x", "DBSIZE"] {
+            let words: Vec<&str> = of_all.split(' ').collect();
+            let course = course_in(&situation, &words);
+            assert!(matches!(&course, Course::Parts { parts, .. } if parts.len() == 3), "{of_all}");
+        }
+        let [here, there, elsewhere] = keys(&placement);
+        assert_eq!(course_in(&situation, &["MSET", here, "1", there, "1"]), Course::Divided);
+        let course = course_in(&situation, &["DEL", there, elsewhere]);
+        assert!(matches!(course, Course::Parts { .. }));
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn by_keys(placement: &Placement, spec: &Spec, args: Args<'_>) -> Route {
 }
 
 /// Every shard is asked, each for what it is home of.
-fn all_shards(placement: &Placement, merge: Merge, request: &Request) -> Route {
+pub(crate) fn all_shards(placement: &Placement, merge: Merge, request: &Request) -> Route {
     let parts = (0..placement.shards()).map(|at| (Shard(at), request.clone())).collect();
     Route::Parts { merge, parts }
 }

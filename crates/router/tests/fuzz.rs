@@ -21,6 +21,7 @@ fn corpus() -> Vec<Vec<u8>> {
         placement: 1,
         after: vec![1, 2, 3],
         record: Some((1, vec![1, 2])),
+        user: Some(b"ada".to_vec()),
     };
     let asks = [
         Ask::Command(table::lookup(b"set").unwrap(), request.args()),

@@ -11,6 +11,7 @@
 mod backup;
 mod clock;
 mod cluster;
+mod definitions;
 mod folders;
 mod homes;
 mod journal;
@@ -20,6 +21,7 @@ mod rights;
 
 pub(crate) use backup::{restore_placement, restore_shard};
 pub(crate) use cluster::{check_copy, copy_folder, open_copy};
+pub(crate) use definitions::{digest_of, read_definitions};
 pub(crate) use folders::divided_among;
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
@@ -28,6 +30,7 @@ use crate::config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table}
 use crate::replicated::ReplicaEnd;
 use crate::service::DurableWrites;
 use crate::sources::Inbox;
+use definitions::DefinitionDigest;
 use folders::folder_of;
 use headwater_base::placement::Partition;
 use headwater_base::{Placement, Shard};
@@ -89,6 +92,8 @@ pub(crate) struct EmbeddedStore {
     always: bool,
     /// What is declared for each table.
     tables: BTreeMap<String, Table>,
+    /// What is defined, to be compared with what other shards have.
+    defined: DefinitionDigest,
     /// The modules that clients sent before the start.
     modules: Vec<SentModule>,
     /// The records of transactions over several shards; `None`: there is one shard.
@@ -147,6 +152,7 @@ impl EmbeddedStore {
         let tells = me == Shard(0) || replica.is_some();
         let definitions = if tells { definitions } else { Vec::new() };
         let modules = declare(config, &definitions)?;
+        let defined = DefinitionDigest::of(&definitions);
         // The file goes first here as well.
         let named: HashSet<&[u8]> = config.flows.iter().map(|it| it.name.as_bytes()).collect();
         let declared = |definition: &&Definition| !named.contains(&*definition.name);
@@ -163,6 +169,7 @@ impl EmbeddedStore {
             replica,
             always,
             tables,
+            defined,
             modules,
             records: None,
             surveyed: None,
@@ -307,7 +314,7 @@ impl EmbeddedStore {
 
     /// A flow was dropped.
     pub(crate) fn flow_dropped(&mut self, name: &str) {
-        self.keeper.undefine(FLOW, name.as_bytes());
+        self.undefine(FLOW, name.as_bytes());
     }
 
     /// The names of the tables that have keys.
@@ -410,7 +417,17 @@ impl EmbeddedStore {
     fn define(&mut self, kind: &str, name: &str, what: &impl Serialize) {
         // What is declared is made of texts, numbers and lists: there is TOML for all of it.
         let text = toml::to_string(what).unwrap_or_default();
-        self.keeper.define(kind, name.as_bytes(), text.as_bytes());
+        self.define_text(kind, name.as_bytes(), text.as_bytes());
+    }
+
+    fn define_text(&mut self, kind: &str, name: &[u8], text: &[u8]) {
+        self.defined.define(kind, name, text);
+        self.keeper.define(kind, name, text);
+    }
+
+    fn undefine(&mut self, kind: &str, name: &[u8]) {
+        self.defined.undefine(kind, name);
+        self.keeper.undefine(kind, name);
     }
 
     /// A join was installed.
@@ -421,7 +438,7 @@ impl EmbeddedStore {
 
     /// A join was dropped.
     pub(crate) fn join_dropped(&mut self, name: &str) {
-        self.keeper.undefine(JOIN, name.as_bytes());
+        self.undefine(JOIN, name.as_bytes());
     }
 
     /// A source was added.
@@ -433,7 +450,7 @@ impl EmbeddedStore {
 
     /// A source was dropped.
     pub(crate) fn source_dropped(&mut self, name: &str) {
-        self.keeper.undefine(SOURCE, name.as_bytes());
+        self.undefine(SOURCE, name.as_bytes());
     }
 
     /// A module was loaded, from its bytes or from a file.
@@ -451,14 +468,14 @@ impl EmbeddedStore {
             self.define(MODULE, name, &Module { name: name.to_owned(), file, export });
         } else {
             let text = [export.unwrap_or_default().as_bytes(), module].join(&0);
-            self.keeper.define(FUNCTION, name.as_bytes(), &text);
+            self.define_text(FUNCTION, name.as_bytes(), &text);
         }
     }
 
     /// A module was dropped.
     pub(crate) fn module_dropped(&mut self, name: &str) {
-        self.keeper.undefine(MODULE, name.as_bytes());
-        self.keeper.undefine(FUNCTION, name.as_bytes());
+        self.undefine(MODULE, name.as_bytes());
+        self.undefine(FUNCTION, name.as_bytes());
     }
 
     /// A table was declared, or some of its options changed.

@@ -200,6 +200,7 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     assert_eq!(gone, 0);
     // The owner of a shard ends: its keys are refused until the node that stands by has them, and all others are there.
     cluster.kill(1);
+    assert!(text(&ask(&mut client, "INFO").unwrap()).contains("cluster_node:node0"));
     let answers: Vec<_> =
         (0..60).map(|number| ask(&mut client, &format!("GET p|{number:03}"))).collect();
     let lost = answers.iter().filter(|answer| answer.is_err()).count();
@@ -248,4 +249,65 @@ fn a_node_for_another_number_of_shards_is_refused() {
         why.contains("cluster-shard (--cluster-shard) is 1") && why.contains("allowed: 0 to 0"),
         "{why}"
     );
+}
+
+/// Waits until these nodes know a user, or do not.
+fn until_known(cluster: &Cluster, user: &str, nodes: &[usize], is: bool) {
+    let began = Instant::now();
+    for at in nodes {
+        while (cluster.ask(*at, &format!("ACL GETUSER {user}")) != redis::Value::Nil) != is {
+            assert!(began.elapsed() < PATIENCE, "node {at}, user {user}: known should be {is}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// A definition that a shard has missed, for want of an owner, it takes over from the first shard; one that the first shard has
+/// missed is undone. A message for a channel reaches the subscribers of all nodes.
+#[test]
+fn definitions_that_were_missed_are_taken_over_from_the_first_shard() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let ada = "ACL SETUSER ada on >secret ~* &* +@all";
+    let began = Instant::now();
+    while let Err(why) = ask(&mut connect(cluster.ports[2]), ada) {
+        // Not all shards are connected yet.
+        assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
+        sleep(Duration::from_millis(20));
+    }
+    until_known(&cluster, "ada", &[0, 1, 2], true);
+    // Whose definition it is, all of them know.
+    let url = |port: u16| format!("redis://ada:secret@127.0.0.1:{port}");
+    let mut client = redis::Client::open(url(cluster.ports[1])).unwrap().get_connection().unwrap();
+    let added: redis::RedisResult<redis::Value> =
+        redis::cmd("JOIN.ADD").arg("copies").arg("t|<n> = copy p|<n>").query(&mut client);
+    added.unwrap();
+    for at in 0..SHARDS {
+        let owners = format!("{:?}", cluster.ask(at, "ACL OWNERS"));
+        assert!(owners.contains("copies") && owners.contains("ada"), "node {at}: {owners}");
+    }
+    let mut subscriber = connect(cluster.ports[2]);
+    let mut channel = subscriber.as_pubsub();
+    channel.subscribe("news").unwrap();
+    for at in 0..SHARDS {
+        let heard = cluster.ask(at, &format!("PUBLISH news {at}"));
+        assert_eq!(heard, redis::Value::Int(1), "node {at}");
+        assert_eq!(channel.get_message().unwrap().get_payload::<String>().unwrap(), at.to_string());
+    }
+    // The shard has no owner when this is defined.
+    [3, 1].into_iter().for_each(|at| cluster.kill(at));
+    let missed = ask(&mut connect(cluster.ports[0]), "ACL SETUSER bob on >secret ~* +@all");
+    assert_eq!(missed.unwrap_err().code(), Some("CLUSTERDOWN"));
+    until_known(&cluster, "bob", &[0, 2], true);
+    cluster.begin(1);
+    until_known(&cluster, "bob", &[1], true);
+    // And now the first one has none.
+    cluster.kill(0);
+    let undone = ask(&mut connect(cluster.ports[1]), "ACL SETUSER eve on >secret ~* +@all");
+    assert_eq!(undone.unwrap_err().code(), Some("CLUSTERDOWN"));
+    until_known(&cluster, "eve", &[1, 2], true);
+    cluster.begin(0);
+    until_known(&cluster, "eve", &[0, 1, 2], false);
+    until_known(&cluster, "bob", &[0, 1, 2], true);
+    let list = format!("{:?}", cluster.ask(1, "JOIN.LIST"));
+    assert!(list.contains("copies"), "{list}");
 }

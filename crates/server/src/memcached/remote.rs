@@ -186,11 +186,12 @@ impl ShardService {
     ) {
         self.make_room_to_pass(bytes.len());
         let placement = self.placement_digest();
+        let user = self.asker_for(&Ask::Item(bytes), work.connection.id);
         let Some(shards) = &mut self.others.shards else { return };
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader { id, placement, after, ..AskHeader::default() };
+        let header = AskHeader { id, placement, after, user, ..AskHeader::default() };
         shards.ask(at, work.connection.id, &header, &Ask::Item(bytes));
     }
 
@@ -221,11 +222,12 @@ impl ShardService {
                 continue;
             }
             // This shard's own part comes by message where it has to wait.
+            let user = self.asker_for(&Ask::Item(&bytes), work.connection.id);
             let Some(shards) = &mut self.others.shards else { continue };
             let session = &mut work.connection.session;
             let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
             let id = pending_of(session, shards).expect_part(at);
-            let header = AskHeader { id, placement, after, ..AskHeader::default() };
+            let header = AskHeader { id, placement, after, user, ..AskHeader::default() };
             shards.ask(at, work.connection.id, &header, &Ask::Item(&bytes));
         }
         self.collect_own(work);

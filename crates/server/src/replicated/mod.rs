@@ -58,7 +58,7 @@ struct Lease {
     answers_until: AtomicU64,
     /// The epoch in which this node owns the shard; 0: it has not.
     epoch: AtomicU64,
-    /// Whether this node is to give the shard up: its server ends in the orderly way.
+    /// Whether this node is to give the shard up, for now or because it is drained: its server ends in the orderly way.
     leaves: AtomicBool,
     /// Bytes that were appended and are not acknowledged.
     unacknowledged_bytes: AtomicU64,
@@ -121,6 +121,11 @@ impl ReplicaEnd {
     /// Whether the server is to end, because the node gives the shard up.
     pub(crate) fn leaves(&self) -> bool {
         self.lease.leaves.load(Ordering::Acquire)
+    }
+
+    /// The server ends in the orderly way, and the process begins anew with what is in the log by then.
+    pub(crate) fn begin_anew(&self) {
+        self.lease.leaves.store(true, Ordering::Release);
     }
 
     /// What those who operate the cluster look at.
@@ -296,7 +301,7 @@ impl ClusterNode {
     }
 
     /// Lets another node have the shard at once; for when the server has ended. A node that gives it up because it is drained goes on, as a process that
-    /// begins anew and stands by; any other is to end then.
+    /// begins anew and stands by, and so does one that begins anew for its definitions' sake; any other is to end then.
     pub fn leave(mut self) {
         let (done, waits) = channel();
         drop(self.end.told.send(Told::Release(done)));
@@ -304,7 +309,9 @@ impl ClusterNode {
         let _in_time = waits.recv_timeout(RELEASE);
         let is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
-            driver::begin_again("the node is drained: it has given the shard up, and stands by");
+            driver::begin_again(
+                "the node is drained, or has taken over definitions: it has given the shard up, and stands by",
+            );
         }
     }
 }

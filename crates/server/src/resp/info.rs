@@ -7,7 +7,6 @@ use crate::config::Percentiles;
 use crate::resp::parts::Figures;
 use core::cell::OnceCell;
 use core::fmt::Write;
-use headwater_base::Shard;
 use headwater_command::{Args, Reply};
 use headwater_engine::Stats;
 use headwater_node::{InfoSection, LineName};
@@ -115,7 +114,7 @@ impl ShardService {
     /// The shards know one another's times: one tells of them.
     fn write_latency_stats(&self, out: &mut String) {
         out.push_str("# Latencystats\r\n");
-        if self.others.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
+        if !self.others.tells_of_process() {
             return;
         }
         let Percentiles(percents) = self.settings.config.observe.percentiles();
@@ -145,7 +144,7 @@ impl ShardService {
     fn write_sources(&self, out: &mut String) {
         out.push_str("# Sources\r\n");
         // The sources are the process's: one shard tells of them, the others of what they have.
-        let own = self.others.shards.as_ref().is_none_or(|shards| shards.me == Shard(0));
+        let own = self.others.tells_of_process();
         let is_amount = |title: &str| matches!(title, "ranges-loaded" | "ranges-loading" | "keys");
         let names: Vec<String> =
             self.stores.hub.list().into_iter().map(|source| source.name).collect();

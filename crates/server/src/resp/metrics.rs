@@ -179,7 +179,7 @@ impl ShardService {
     }
 
     fn source_metrics(&self, metrics: &mut Vec<Metric>) {
-        if self.others.shards.as_ref().is_some_and(|shards| shards.me != Shard(0)) {
+        if !self.others.tells_of_process() {
             // The sources are the process's: one shard tells of them.
             return;
         }

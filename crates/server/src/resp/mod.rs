@@ -488,7 +488,7 @@ fn provide_store(
     Ok(())
 }
 
-/// The users that all shards share; the first shard has those of the settings.
+/// The users that all shards of a process share; its first shard has those of the settings.
 fn begin_users(
     config: &Config,
     shards: Option<&Shards>,
@@ -496,7 +496,7 @@ fn begin_users(
 ) -> Result<Arc<UserRegistry>, ConfigError> {
     let registry = shards.map(|shards| shards.outbox.transport().users().clone());
     let registry = registry.unwrap_or_default();
-    if shards.is_none_or(|shards| shards.me == Shard(0)) {
+    if shards.is_none_or(|shards| shards.me == Shard(0) || shards.outbox.are_apart()) {
         registry.begin(config)?;
         registry.begin_definitions(config, node);
     }

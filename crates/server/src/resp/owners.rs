@@ -2,7 +2,7 @@
 
 use super::session::{Across, Origin, Session};
 use super::{ShardService, Turn};
-use crate::connection::Connection;
+use crate::connection::{Connection, ConnectionId};
 use crate::log::event;
 use crate::resp::parts::Admission;
 use crate::users::reach_of;
@@ -10,6 +10,7 @@ use headwater_acl::{Access, DefinitionKind, Demand};
 use headwater_command::{
     Acl, Args, Command, Data, Flags, Flows, Functions, Id, Joins, Server, Sources, Spec, Tables,
 };
+use headwater_router::Ask;
 
 impl ShardService {
     /// Notes for the shards that execute it whose definition is asked for.
@@ -20,12 +21,33 @@ impl ShardService {
         self.admission.registry.asks(origin, &user.name);
     }
 
+    /// The user of a client, where a shard in another process is asked for something whose user it has to know.
+    #[inline]
+    pub(crate) fn asker_for(&self, ask: &Ask<'_>, client: ConnectionId) -> Option<Vec<u8>> {
+        if !self.others.are_apart() {
+            return None;
+        }
+        let is_for_user = match ask {
+            Ask::Command(spec, _) => is_for_user(spec),
+            Ask::Exec(_) | Ask::Execute { .. } | Ask::Item(_) => true,
+            _ => false,
+        };
+        let origin = Origin { shard: self.others.me(), session: client };
+        is_for_user.then(|| self.admission.registry.asker(&origin)).flatten()
+    }
+
     /// A connection has ended.
     pub(super) fn forget_asker(&mut self, connection: &Connection<Session>) {
-        if self.others.shards.is_some() && !connection.is_remote() {
-            self.admission
-                .registry
-                .gone(&Origin { shard: self.others.me(), session: connection.id });
+        if self.others.shards.is_none() {
+            return;
+        }
+        let here = Origin { shard: self.others.me(), session: connection.id };
+        match &connection.session.across {
+            Across::Remote(remote) if self.others.are_apart() => {
+                self.admission.registry.gone(&remote.origin);
+            }
+            Across::Remote(_) => {}
+            _ => self.admission.registry.gone(&here),
         }
     }
 
@@ -46,7 +68,7 @@ impl ShardService {
     /// Notes who has defined or dropped something, which reads and writes for others from now on.
     pub(crate) fn note_definition(&mut self, spec: &Spec, command: &Command<'_>, work: &Turn<'_>) {
         let owner = self.admission.asker(&work.connection.session);
-        if is_told(spec.id) && (self.others.me().0 == 0 || is_of_one_shard(spec.id)) {
+        if is_told(spec.id) && (self.others.tells_of_process() || is_of_one_shard(spec.id)) {
             tell_definition(owner.as_deref(), spec.full_name, &defined_name(command));
         }
         // Nobody whom rights can be taken from is worth to be remembered.

@@ -252,6 +252,7 @@ impl Service for ShardService {
         self.bound.gauge.begin_command();
         self.take_late_loads();
         self.take_messages(connections);
+        self.compare_definitions();
         self.lapse_locks(connections);
         self.begin_redoing();
         self.send_deferred(connections);

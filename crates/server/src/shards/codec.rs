@@ -11,7 +11,7 @@ use super::message::{MessageBatch, ShardMessage};
 use crate::connection::ConnectionId;
 use crate::resp::{Note, Origin, TrackingNote};
 use headwater_base::Shard;
-use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32};
+use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_node::{Packet, RemoteMessage};
 
 mod kind {
@@ -29,6 +29,9 @@ mod kind {
     pub(super) const COPIES: u8 = 11;
     pub(super) const PACKET: u8 = 12;
     pub(super) const FLOW: u8 = 13;
+    pub(super) const DEFINED: u8 = 14;
+    pub(super) const ASK_DEFINITIONS: u8 = 15;
+    pub(super) const DEFINITIONS: u8 = 16;
 }
 
 /// A message that has no form between processes.
@@ -124,6 +127,15 @@ fn write_message(message: &ShardMessage, out: &mut Vec<u8>) -> Result<(), Unsaya
             out.push(kind::COPIES);
             put_u32(out, *end);
         }
+        ShardMessage::Defined { digest } => {
+            out.push(kind::DEFINED);
+            put_u64(out, *digest);
+        }
+        ShardMessage::AskDefinitions => out.push(kind::ASK_DEFINITIONS),
+        ShardMessage::Definitions { end } => {
+            out.push(kind::DEFINITIONS);
+            put_u32(out, *end);
+        }
         ShardMessage::Packet(packet) => {
             out.push(kind::PACKET);
             packet.write(out);
@@ -193,6 +205,10 @@ fn read_message(
             let end = read_end(frame, before)?;
             (ShardMessage::Copies { end }, end)
         }
+        kind::DEFINITIONS => {
+            let end = read_end(frame, before)?;
+            (ShardMessage::Definitions { end }, end)
+        }
         kind => return Some((read_other(kind, frame)?, None)),
     };
     Some((message, Some(end)))
@@ -206,6 +222,8 @@ fn read_other(kind: u8, frame: &mut WireReader<'_>) -> Option<ShardMessage> {
         kind::BROKEN => ShardMessage::Broken { session: ConnectionId::read(frame)? },
         kind::WATCHING => ShardMessage::Watching(Box::new(Note::read(frame)?)),
         kind::TRACKING => ShardMessage::Tracking(Box::new(TrackingNote::read(frame)?)),
+        kind::DEFINED => ShardMessage::Defined { digest: frame.u64()? },
+        kind::ASK_DEFINITIONS => ShardMessage::AskDefinitions,
         kind::PACKET => ShardMessage::Packet(Box::new(Packet::read(frame)?)),
         kind::FLOW => ShardMessage::Flow(Box::new(RemoteMessage::read(frame)?)),
         _ => return None,
@@ -233,6 +251,9 @@ mod tests {
             ShardMessage::Broken { session },
             ShardMessage::Answers { session, end: 12 },
             ShardMessage::Monitored { end: 13 },
+            ShardMessage::Defined { digest: 1 << 60 },
+            ShardMessage::AskDefinitions,
+            ShardMessage::Definitions { end: 13 },
         ];
         let notes = Note::examples().into_iter().map(Box::new);
         messages.extend(notes.map(ShardMessage::Watching));

@@ -79,6 +79,18 @@ pub(crate) enum ShardMessage {
         /// Where the bytes end.
         end: usize,
     },
+    /// The digest of what is defined at the sender.
+    Defined {
+        /// It.
+        digest: u64,
+    },
+    /// All that is defined at the receiver is asked for.
+    AskDefinitions,
+    /// All that is defined at the sender.
+    Definitions {
+        /// Where the bytes end.
+        end: usize,
+    },
     /// Loads, changes, and how far everybody has come.
     Packet(Box<Packet>),
     /// Something about tasks of flows.
@@ -186,6 +198,7 @@ impl ShardMessage {
             | Self::Publish { end, .. }
             | Self::Monitored { end }
             | Self::Changes { end }
+            | Self::Definitions { end }
             | Self::Copies { end } => Some(end),
             _ => None,
         }

@@ -10,6 +10,7 @@
 
 mod barrier;
 mod codec;
+mod comparison;
 mod count;
 pub(crate) mod links;
 mod message;
@@ -22,6 +23,7 @@ mod transport;
 mod turns;
 
 pub(crate) use barrier::MoveRefusal;
+pub(crate) use comparison::Comparison;
 pub(crate) use count::settle;
 pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
@@ -82,6 +84,10 @@ pub(crate) struct Shards {
     pub(crate) unsent: Vec<(Shard, ConnectionId, u64)>,
     /// What transactions of shards in other processes have prepared here.
     pub(crate) prepared: HashMap<TransactionId, Requests>,
+    /// Whether the definitions here are those of the first shard, in a process of its own.
+    pub(crate) comparison: Comparison,
+    /// The digest of the definitions that the first shard has told last.
+    pub(crate) told_definitions: Option<u64>,
 }
 
 impl Shards {
@@ -122,6 +128,8 @@ impl Shards {
             crowded,
             unsent,
             prepared,
+            comparison: Comparison::default(),
+            told_definitions: None,
         })
     }
 

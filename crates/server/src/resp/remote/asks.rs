@@ -148,6 +148,7 @@ impl ShardService {
                     placement,
                     after,
                     record: None,
+                    user: None,
                 };
                 let mut frame = Vec::new();
                 write_ask(&header, &ask, &mut frame);
@@ -170,9 +171,13 @@ impl ShardService {
         remote.id = header.id;
         remote.wants_digests = header.wants_digests;
         remote.record.clone_from(&header.record);
+        let origin = remote.origin;
         if header.copies != Copies::None {
-            let shard = remote.origin.shard;
-            self.track_for(shard);
+            self.track_for(origin.shard);
+        }
+        if let Some(user) = &header.user {
+            // In one process the shard of the client has noted it for all.
+            self.admission.registry.asks(origin, user);
         }
     }
 

@@ -203,13 +203,15 @@ impl ShardService {
         let recorded = record.as_ref().map_or(0, |(_, record)| record.len());
         self.make_room_to_pass(step.ask.bytes() + recorded);
         let placement = self.placement_digest();
+        let user = step.ask.borrow(|ask| self.asker_for(ask, work.connection.id));
         let Some(shards) = &mut self.others.shards else { return };
         let session = &mut work.connection.session;
         let after = if step.kind.reads() { after_of(session, shards) } else { Vec::new() };
         let (copies, no_evict) = (copies_of(session), session.no_evict);
         let id = pending_of(session, shards).expect_inner(step.at, step.kind);
+        let wants_digests = true;
         let header =
-            AskHeader { id, copies, wants_digests: true, no_evict, placement, after, record };
+            AskHeader { id, copies, wants_digests, no_evict, placement, after, record, user };
         step.ask.borrow(|ask| shards.ask(step.at, work.connection.id, &header, ask));
     }
 

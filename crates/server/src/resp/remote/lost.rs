@@ -53,6 +53,9 @@ impl ShardService {
         }
         event!(warn, "shards", "lost", shard = with.0, "there is no connection to the shard");
         shards.peers.lost(with, now);
+        if with == Shard(0) {
+            shards.comparison.lose();
+        }
         let of_other = shards.remote_sessions.extract_if(|origin, _| origin.shard == with);
         of_other.for_each(|(_, id)| connections.kill(id));
         self.give_back_locks_of(with, connections);
@@ -98,6 +101,7 @@ impl ShardService {
         event!(info, "shards", "found", shard = with.0, "there is a connection to the shard");
         self.find_watches(with);
         self.find_copies(with);
+        self.tell_definitions(with);
     }
 
     /// Answers what could not be sent, and has loads fail whose home is lost for long.

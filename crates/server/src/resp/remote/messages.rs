@@ -57,6 +57,12 @@ impl ShardService {
                     self.take_copies(from, &bytes[begin..end], connections);
                     begin = end;
                 }
+                ShardMessage::Defined { digest } => self.hear_definitions(from, digest),
+                ShardMessage::AskDefinitions => self.send_definitions(from),
+                ShardMessage::Definitions { end } => {
+                    self.take_definitions(from, &bytes[begin..end]);
+                    begin = end;
+                }
                 ShardMessage::Packet(packet) => {
                     if let Some(shards) = &mut self.others.shards {
                         shards.peers.receive(from, *packet);

@@ -5,6 +5,7 @@
 
 mod asks;
 mod coordinate;
+mod definitions;
 mod form;
 mod locks;
 mod lost;
@@ -218,25 +219,29 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) {
         let placement = self.placement_digest();
+        let user = self.asker_for(ask, work.connection.id);
         let Some(shards) = &mut self.others.shards else { return };
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let (copies, no_evict) = (copies_of(session), session.no_evict);
         let silent = silent || session.answering != Answering::On;
         let id = pending_of(session, shards).expect(at, kind, silent);
-        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
+        let header =
+            AskHeader { id, copies, no_evict, placement, after, user, ..AskHeader::default() };
         shards.ask(at, work.connection.id, &header, ask);
     }
 
     /// Has a shard execute a part of the last request of several parts.
     fn ask_part(&mut self, at: Shard, kind: Kind, ask: &Ask<'_>, work: &mut Turn<'_>) {
         let placement = self.placement_digest();
+        let user = self.asker_for(ask, work.connection.id);
         let Some(shards) = &mut self.others.shards else { return };
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let (copies, no_evict) = (copies_of(session), session.no_evict);
         let id = pending_of(session, shards).expect_part(at);
-        let header = AskHeader { id, copies, no_evict, placement, after, ..AskHeader::default() };
+        let header =
+            AskHeader { id, copies, no_evict, placement, after, user, ..AskHeader::default() };
         shards.ask(at, work.connection.id, &header, ask);
     }
 
@@ -410,6 +415,11 @@ impl OtherShards {
     /// Whether a session waits for that.
     pub(super) fn is_any_crowded(&self) -> bool {
         self.shards.as_ref().is_some_and(|shards| !shards.crowded.is_empty())
+    }
+
+    /// Whether this shard tells of what is the process's, and not its own: one shard of each process does.
+    pub(in crate::resp) fn tells_of_process(&self) -> bool {
+        self.shards.as_ref().is_none_or(|it| it.me == Shard(0) || it.outbox.are_apart())
     }
 
     /// Whether the other shards are in processes of their own.
