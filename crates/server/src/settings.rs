@@ -250,6 +250,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting!(fixed "cluster-cert-file" &[], cluster.cluster_cert_file),
     setting!(fixed "cluster-key-file" &[], cluster.cluster_key_file),
     Setting {
+        name: "cluster-link-tls",
+        aliases: &["tls-cluster"],
+        get: |config| yes_or_no(config.cluster.cluster_link_tls),
+        set: None,
+    },
+    Setting {
         name: "max",
         aliases: &["maxmemory"],
         get: |config| config.memory.max.to_string(),

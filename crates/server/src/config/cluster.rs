@@ -53,6 +53,8 @@ pub struct Cluster {
     pub cluster_cert_file: String,
     /// A file with the key of that certificate.
     pub cluster_key_file: String,
+    /// Whether the connections between owners of shards are encrypted, with these certificates.
+    pub cluster_link_tls: bool,
 }
 
 impl Default for Cluster {
@@ -72,6 +74,7 @@ impl Default for Cluster {
             cluster_ca_cert_file: String::new(),
             cluster_cert_file: String::new(),
             cluster_key_file: String::new(),
+            cluster_link_tls: false,
         }
     }
 }
@@ -90,6 +93,13 @@ impl Cluster {
         }
         if self.cluster_cert_file.is_empty() != self.cluster_key_file.is_empty() {
             return refuse("cluster-cert-file and cluster-key-file go together");
+        }
+        if self.cluster_link_tls
+            && (self.cluster_cert_file.is_empty() || self.cluster_ca_cert_file.is_empty())
+        {
+            return refuse(
+                "cluster-link-tls needs cluster-ca-cert-file, cluster-cert-file and cluster-key-file",
+            );
         }
         Ok(())
     }

@@ -3,8 +3,9 @@
 use super::{LinkEnd, ReplicaEnd};
 use crate::config::{Config, ConfigError, link_port};
 use crate::log::event;
-use crate::shards::links::{LinkSettings, Links};
+use crate::shards::links::{LinkSecurity, LinkSettings, Links};
 use crate::shards::{Shards, Transport};
+use crate::tls::between_nodes;
 use headwater_base::Shard;
 use headwater_base::hash::stable_hash;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -42,12 +43,19 @@ impl LinkedShard {
     /// Lets the owners of the others connect, and connects to them.
     ///
     /// # Errors
-    /// The port for that is taken.
+    /// The port for that is taken, or a certificate cannot be used.
     pub(crate) fn start(self, config: &Config) -> Result<Links, ConfigError> {
         let ip = config.listen.bind.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let port = config.listen.port.number().and_then(link_port).unwrap_or(0);
         let bind = SocketAddr::new(ip, port);
         let longest = config.limits.value_bytes_max.max(config.clients.output_bytes_max);
+        let security = match config.cluster.cluster_link_tls {
+            true => {
+                let (dials, accepts) = between_nodes(&config.cluster).map_err(ConfigError)?;
+                Some(LinkSecurity { dials, accepts })
+            }
+            false => None,
+        };
         let settings = LinkSettings {
             cluster: config.cluster.cluster_name.clone(),
             secret: self.end.secret,
@@ -55,6 +63,7 @@ impl LinkedShard {
             epoch: self.epoch,
             bind,
             batch_bytes_max: longest + BATCH_BESIDE,
+            security,
         };
         let (shard, epoch) = (self.me.0, self.epoch);
         let links = Links::start(settings, self.transport, self.end.owners).map_err(|why| {

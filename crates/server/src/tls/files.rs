@@ -3,7 +3,8 @@
 //! Whatever is loaded is looked at as a whole, and takes the place of what was there only when all of it is good: a file that
 //! cannot be read leaves what was there. Connections that are there keep what they began with.
 
-use crate::config::{ClientCertificates, Tls};
+use crate::config::{ClientCertificates, Cluster, Tls};
+use rustls::client::ClientConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -86,13 +87,55 @@ fn revocations(
     Ok(all)
 }
 
+fn key_of(setting: &str, path: &str) -> Result<PrivateKeyDer<'static>, String> {
+    // What the library says of a key is not told: it is never to quote one.
+    PrivateKeyDer::from_pem_slice(&bytes_of(setting, path)?)
+        .map_err(|_| refuse(setting, path, &"it has no key (PEM, without a password)"))
+}
+
+fn authorities(setting: &str, path: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(setting, path)? {
+        roots.add(authority).map_err(|error| refuse(setting, path, &error))?;
+    }
+    Ok(roots)
+}
+
+/// What the connections between the nodes of a cluster begin with: those that one dials, and those that it accepts.
+///
+/// # Errors
+/// A file cannot be used; the text names the setting.
+pub(crate) fn between_nodes(
+    cluster: &Cluster,
+) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), String> {
+    let provider = Arc::new(ring::default_provider());
+    let (name, path) = ("cluster-cert-file", &*cluster.cluster_cert_file);
+    let own = certificates(name, path)?;
+    let key = key_of("cluster-key-file", &cluster.cluster_key_file)?;
+    let (authority, of) = ("cluster-ca-cert-file", &*cluster.cluster_ca_cert_file);
+    let roots = Arc::new(authorities(authority, of)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+    let verifier = verifier.build().map_err(|error| refuse(authority, of, &error))?;
+    let unusable = |error: rustls::Error| refuse(name, path, &error);
+    let accepts = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(unusable)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(own.clone(), key.clone_key())
+        .map_err(unusable)?;
+    let dials = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(unusable)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(own, key)
+        .map_err(unusable)?;
+    Ok((Arc::new(dials), Arc::new(accepts)))
+}
+
 fn read(settings: &Tls) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let own = certificates("tls-cert-file", &settings.tls_cert_file)?;
-    let (name, path) = ("tls-key-file", &settings.tls_key_file);
-    // What the library says of a key is not told: it is never to quote one.
-    let key = PrivateKeyDer::from_pem_slice(&bytes_of(name, path)?)
-        .map_err(|_| refuse(name, path, &"it has no key (PEM, without a password)"))?;
+    let key = key_of("tls-key-file", &settings.tls_key_file)?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions(&settings.tls_protocols)?)
         .map_err(|error| format!("tls-protocols: {error}"))?;
@@ -100,10 +143,7 @@ fn read(settings: &Tls) -> Result<Arc<ServerConfig>, String> {
         builder.with_no_client_auth()
     } else {
         let (name, path) = ("tls-ca-cert-file", &settings.tls_ca_cert_file);
-        let mut roots = RootCertStore::empty();
-        for authority in certificates(name, path)? {
-            roots.add(authority).map_err(|error| refuse(name, path, &error))?;
-        }
+        let roots = authorities(name, path)?;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
         let verifier = match &settings.tls_crl_file {
             path if path.is_empty() => verifier,

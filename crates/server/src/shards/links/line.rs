@@ -3,12 +3,11 @@
 //! A frame is a length of 4 bytes and a batch ([`MessageBatch::write`]); one of no bytes says that the other is there.
 
 use super::Shared;
+use super::secured::LinkStream;
 use crate::shards::MessageBatch;
 use headwater_base::Shard;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::{sleep, timeout};
 
 /// After so long in which nothing was to be said, that is said.
@@ -26,9 +25,9 @@ const EXPECTED_MAX: usize = 64 << 10;
 pub(super) async fn carry(
     shared: &Shared,
     (other, count): (Shard, u64),
-    stream: TcpStream,
+    stream: LinkStream,
 ) -> String {
-    let (reads, writes) = stream.into_split();
+    let (reads, writes) = split(stream);
     tokio::select! {
         why = read(shared, other, reads) => why,
         why = write(shared, (other, count), writes) => why,
@@ -38,7 +37,7 @@ pub(super) async fn carry(
 async fn write(
     shared: &Shared,
     (other, count): (Shard, u64),
-    mut stream: OwnedWriteHalf,
+    mut stream: WriteHalf<LinkStream>,
 ) -> String {
     let news = shared.transport.news_for(other);
     let mut frames = Vec::new();
@@ -55,7 +54,12 @@ async fn write(
             }
             frames.extend_from_slice(&[0; 4]);
         }
-        if let Err(why) = stream.write_all(&frames).await {
+        let sent = async {
+            stream.write_all(&frames).await?;
+            // What is encrypted may have stayed in a buffer.
+            stream.flush().await
+        };
+        if let Err(why) = sent.await {
             return format!("nothing can be sent: {why}");
         }
         frames.shrink_to(EXPECTED_MAX);
@@ -78,7 +82,7 @@ fn frame(batch: &MessageBatch, frames: &mut Vec<u8>) {
     }
 }
 
-async fn read(shared: &Shared, other: Shard, mut stream: OwnedReadHalf) -> String {
+async fn read(shared: &Shared, other: Shard, mut stream: ReadHalf<LinkStream>) -> String {
     let me = shared.settings.me;
     loop {
         let len = match timeout(SILENCE, stream.read_u32_le()).await {

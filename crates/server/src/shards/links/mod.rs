@@ -14,15 +14,18 @@
 
 mod handshake;
 mod line;
+mod secured;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use handshake::{SECRET_BYTES, Secret};
+pub(crate) use secured::LinkSecurity;
 
 use crate::log::event;
 use crate::shards::Transport;
 use handshake::{FRAME_BYTES_MAX, Greeting, NONCE_BYTES, Side};
 use headwater_base::Shard;
+use secured::LinkStream;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
@@ -57,6 +60,8 @@ pub(crate) struct LinkSettings {
     pub(crate) bind: SocketAddr,
     /// The most bytes that a batch may have.
     pub(crate) batch_bytes_max: usize,
+    /// Certificates, where connections are encrypted.
+    pub(crate) security: Option<LinkSecurity>,
 }
 
 /// Where an owner of a shard is, and its epoch.
@@ -166,7 +171,7 @@ impl Shared {
     }
 
     /// Uses a connection to an owner until it ends (N2).
-    async fn run_line(&self, other: Shard, epoch: u64, stream: TcpStream) {
+    async fn run_line(&self, other: Shard, epoch: u64, stream: LinkStream) {
         let at = usize::from(other.0);
         if epoch < self.epochs[at].get() {
             return refused(other, "it is of an earlier epoch than the one before");
@@ -235,12 +240,13 @@ pub(crate) fn random<const BYTES: usize>() -> [u8; BYTES] {
     bytes
 }
 
-async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Result<(), String> {
+async fn say(stream: &mut LinkStream, bytes: &[u8]) -> Result<(), String> {
     let frame = [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
-    stream.write_all(&frame).await.map_err(|why| why.to_string())
+    stream.write_all(&frame).await.map_err(|why| why.to_string())?;
+    stream.flush().await.map_err(|why| why.to_string())
 }
 
-async fn hear(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
+async fn hear(stream: &mut LinkStream) -> Result<Vec<u8>, String> {
     let ended = |why: io::Error| why.to_string();
     let len = stream.read_u32_le().await.map_err(ended)? as usize;
     if len > FRAME_BYTES_MAX {
@@ -277,11 +283,12 @@ async fn greet(
     shared: &Shared,
     other: Shard,
     owner: &LinkedOwner,
-) -> Result<(u64, TcpStream), String> {
-    let LinkSettings { cluster, secret, me, epoch, .. } = &shared.settings;
-    let mut stream =
-        TcpStream::connect(owner.address.as_str()).await.map_err(|why| why.to_string())?;
+) -> Result<(u64, LinkStream), String> {
+    let LinkSettings { cluster, secret, me, epoch, security, .. } = &shared.settings;
+    let stream = TcpStream::connect(owner.address.as_str()).await.map_err(|why| why.to_string())?;
     let _slower = stream.set_nodelay(true);
+    let secured = secured::dial(security.as_ref(), &owner.address, stream).await;
+    let mut stream = secured.map_err(|why| why.to_string())?;
     let greeting =
         Greeting { cluster: cluster.clone(), from: *me, epoch: *epoch, to: other, nonce: random() };
     let greeting = greeting.encode();
@@ -327,10 +334,12 @@ async fn accept(shared: Rc<Shared>, listener: TcpListener) {
 /// Hears and tells who each is: the shard that dials, and its epoch.
 async fn be_greeted(
     shared: &Shared,
-    mut stream: TcpStream,
-) -> Result<(Shard, u64, TcpStream), String> {
-    let LinkSettings { cluster, secret, me, epoch, .. } = &shared.settings;
+    stream: TcpStream,
+) -> Result<(Shard, u64, LinkStream), String> {
+    let LinkSettings { cluster, secret, me, epoch, security, .. } = &shared.settings;
     let _slower = stream.set_nodelay(true);
+    let secured = secured::accept(security.as_ref(), stream).await;
+    let mut stream = secured.map_err(|why| why.to_string())?;
     let said = hear(&mut stream).await?;
     let greeting = Greeting::decode(&said)?;
     if greeting.cluster != *cluster {

@@ -1,12 +1,15 @@
 //! Links over the loopback: what is written arrives, what is lost is told, and whoever is not of the cluster is refused.
 
 use super::handshake::{NONCE_BYTES, answer};
-use super::{LinkSettings, LinkedOwner, LinkedOwners, Links};
+use super::{LinkSecurity, LinkSettings, LinkedOwner, LinkedOwners, Links};
+use crate::config::Cluster;
 use crate::connection::ConnectionId;
 use crate::shards::{MessageBatch, Outbox, ShardMessage, Transport};
 use headwater_base::Shard;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -34,6 +37,7 @@ fn settings(me: u16, epoch: u64) -> LinkSettings {
         epoch,
         bind: SocketAddr::from(([127, 0, 0, 1], 0)),
         batch_bytes_max: 32 << 20,
+        security: None,
     }
 }
 
@@ -250,4 +254,88 @@ fn what_is_no_message_ends_the_connection() {
     MessageBatch { from: Shard(0), ..MessageBatch::default() }.write(&mut foreign).unwrap();
     is_given_up(&[&(foreign.len() as u32).to_le_bytes()[..], &foreign].concat());
     is_given_up(&u32::MAX.to_le_bytes());
+}
+
+/// Runs `openssl` in a folder.
+fn openssl(folder: &Path, arguments: &str) {
+    let run = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output();
+    let run = run.expect("openssl is there");
+    assert!(run.status.success(), "{arguments}: {}", String::from_utf8_lossy(&run.stderr));
+}
+
+/// Security by a certificate that names this host, signed by an authority that is made with it, or the one before.
+fn security(folder: &Path, (authority, is_new): (&str, bool), host: &str) -> LinkSecurity {
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    if is_new {
+        openssl(
+            folder,
+            &format!(
+                "req -x509 {key} -keyout {authority}.key -out {authority}.pem -days 2 -subj /CN={authority}"
+            ),
+        );
+    }
+    std::fs::write(folder.join("names"), format!("subjectAltName={host}")).unwrap();
+    openssl(folder, &format!("req {key} -keyout one.key -out one.csr -subj /CN=one"));
+    openssl(
+        folder,
+        &format!(
+            "x509 -req -in one.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -out one.pem -days 2 -extfile names"
+        ),
+    );
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let cluster = Cluster {
+        cluster_ca_cert_file: file(&format!("{authority}.pem")),
+        cluster_cert_file: file("one.pem"),
+        cluster_key_file: file("one.key"),
+        ..Cluster::default()
+    };
+    let (dials, accepts) = crate::tls::between_nodes(&cluster).unwrap();
+    LinkSecurity { dials, accepts }
+}
+
+#[test]
+fn encrypted_links_carry_the_same_and_strangers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = "IP:127.0.0.1";
+    let ours = security(folder.path(), ("ours", true), here);
+    let elsewhere = security(folder.path(), ("ours", false), "DNS:elsewhere.example");
+    let theirs = security(folder.path(), ("theirs", true), here);
+    let with = |me, epoch, security: Option<&LinkSecurity>| {
+        let security = security.cloned();
+        Side::start(LinkSettings { security, ..settings(me, epoch) })
+    };
+    let mut other = with(1, 2, Some(&ours));
+    // One that does not encrypt, and one of another authority.
+    for security in [None, Some(&theirs)] {
+        let one = with(0, 1, security);
+        one.knows(&other, 1);
+        std::thread::sleep(Duration::from_millis(300));
+        other.look();
+        assert!(other.told.is_empty());
+    }
+    // It dials no node whose certificate is another host's.
+    let mut one = with(0, 1, Some(&ours));
+    let mut stranger = with(1, 1, Some(&elsewhere));
+    one.knows(&stranger, 1);
+    std::thread::sleep(Duration::from_millis(300));
+    stranger.look();
+    assert!(stranger.told.is_empty());
+    one.knows(&other, 2);
+    one.until_connected();
+    other.until_connected();
+    let large: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+    one.send(&large);
+    other.send(b"small");
+    other.until("all has come", |side| side.came.len() == large.len());
+    assert!(other.came == large);
+    one.until("all has come", |side| side.came == b"small");
+    // What is sent is not readable on the way: a peer that speaks no TLS hears no greeting.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    one.owners.send_modify(|owners| owners[1] = Some(LinkedOwner { address, epoch: 3 }));
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut heard = [0; 3];
+    stream.read_exact(&mut heard).unwrap();
+    // A handshake's record of TLS.
+    assert_eq!(heard[..2], [0x16, 3]);
 }
