@@ -12,6 +12,36 @@ from test_live import pytestmark  # noqa: F401
 MAPPING = ("KEY", "(who,", "id)", "VALUE", "body")
 
 
+def test_rights_that_are_missing_are_told_with_the_statement_that_gives_them(postgres):  # noqa: F811
+    database = postgres.connect()
+    database.execute("CREATE TABLE notes (id int PRIMARY KEY, body text)")
+    database.execute("CREATE ROLE clerk LOGIN REPLICATION")
+    database.execute("GRANT CREATE ON DATABASE postgres TO clerk")
+    database.execute("CREATE PUBLICATION headwater_db FOR ALL TABLES")
+    headwater = serve(postgres, tables="", user="clerk")
+    try:
+        cache = headwater.connect()
+
+        def refusals():
+            found = cache.execute_command("SOURCE.CHECK", "db", "TABLE", "notes", "KEY", "id", "VALUE", "body")
+            return [line.removeprefix("refused: ") for line in found if line.startswith("refused: ")]
+
+        for mends, breaks in (
+            ("GRANT SELECT ON public.notes TO clerk", None),
+            ("ALTER TABLE public.notes DISABLE ROW LEVEL SECURITY", "ALTER TABLE notes ENABLE ROW LEVEL SECURITY"),
+            ("ALTER TABLE public.notes SET LOGGED", "ALTER TABLE notes SET UNLOGGED"),
+            ("ALTER TABLE heir NO INHERIT public.notes", "CREATE TABLE heir () INHERITS (notes)"),
+        ):
+            if breaks:
+                database.execute(breaks)
+            told = refusals()
+            assert len(told) == 1 and mends in told[0], (mends, told)
+            database.execute(mends)
+            assert refusals() == []
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
 @pytest.mark.parametrize("follow", ("log", "triggers"))
 def test_what_is_told_mends_it(postgres, follow):  # noqa: F811
     database = postgres.connect()

@@ -160,7 +160,8 @@ spec = "posts|<poster> = count p|<poster>|<time>"
         self.process = subprocess.Popen(
             [PROGRAM, "serve", "--config", self.config, "--port", "0", "--shards", str(self.shards)], stdout=subprocess.PIPE, text=True
         )
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        ready = next(line for line in self.process.stdout if " ready on " in line)
+        self.port = int(ready.rsplit(":", 1)[1])
         if self.bounded:
             self.connect().config_set("maxmemory", BOUND + (self.shards - 1) * BOUND_SHARD)
 

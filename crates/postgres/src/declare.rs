@@ -228,33 +228,44 @@ fn see_once(
 fn find(connection: &mut Connection, name: &str) -> Result<Found, Error> {
     let sql = format!(
         "SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relkind, c.relpersistence, \
-         c.relreplident, c.relhassubclass, row_security_active(c.oid), \
-         has_table_privilege(c.oid, 'SELECT') \
+         c.relreplident, row_security_active(c.oid), \
+         has_table_privilege(c.oid, 'SELECT'), quote_ident(current_user), \
+         (SELECT string_agg(format('ALTER TABLE %s NO INHERIT %s.%s', i.inhrelid::regclass, quote_ident(n.nspname), quote_ident(c.relname)), '; ') \
+          FROM pg_inherits i WHERE i.inhparent = c.oid) \
          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass({})",
         literal(name)
     );
     let rows = connection.rows(&sql)?;
     let row = rows.first().ok_or_else(|| refusal(format!("there is no table {name}")))?;
     let (qualified, kind) = (text(row, 1), text(row, 2));
+    let (role, heirs) = (text(row, 7), text(row, 8));
     let refuse = |why: &str| Err(refusal(format!("{qualified} {why}")));
     match kind {
-        "r" if text(row, 5) == "t" => {
-            return refuse(
-                "has tables that inherit from it, whose changes are not told as its own",
-            );
+        "r" if !heirs.is_empty() => {
+            return refuse(&format!(
+                "has tables that inherit from it, whose changes are not told as its own: {heirs}"
+            ));
         }
         "r" | "p" => {}
         "v" | "m" => return refuse("is a view; only tables tell their changes"),
         _ => return refuse("is no table"),
     }
     if text(row, 3) != "p" {
-        return refuse("is unlogged or temporary, so its changes are not in the log");
+        return match text(row, 3) {
+            "u" => refuse(&format!(
+                "is unlogged, so its changes are not in the log: ALTER TABLE {qualified} SET LOGGED"
+            )),
+            _ => refuse("is temporary, so its changes are not in the log"),
+        };
     }
-    if text(row, 6) == "t" {
-        return refuse("has row security, so loads would not see all of its rows");
+    if text(row, 5) == "t" {
+        return refuse(&format!(
+            "has row security, so loads would not see all of its rows: \
+             ALTER ROLE {role} BYPASSRLS, or ALTER TABLE {qualified} DISABLE ROW LEVEL SECURITY"
+        ));
     }
-    if text(row, 7) != "t" {
-        return refuse("must not be read: GRANT SELECT ON it");
+    if text(row, 6) != "t" {
+        return refuse(&format!("must not be read: GRANT SELECT ON {qualified} TO {role}"));
     }
     Ok(Found {
         relation: text(row, 0).parse().unwrap_or_default(),

@@ -196,6 +196,7 @@ pub(crate) fn publication(settings: &Settings) -> String {
 fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
     let settings = &shared.settings;
     let mut control = Connection::open(&settings.target, false)?;
+    control.set_message_bytes_max(shared.room.message_bytes_max());
     control.set_patience(settings.patience)?;
     let server = examine(shared, &mut control)?;
     let way = match (settings.follow, server.lacks) {
@@ -216,6 +217,7 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
         SlotKind::Kept => true,
     };
     let mut log = Connection::open(&settings.target, true)?;
+    log.set_message_bytes_max(shared.room.message_bytes_max());
     let (line, same) = identify(shared, &mut log)?;
     if queue::line(&mut control)? != line {
         return Err(Error::broken("the hosts are changing places"));
@@ -234,6 +236,10 @@ fn session(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), Error> {
             // What was altered while nobody looked: its words are in the log, but not those of tables that were dropped.
             signature::look(shared, &mut control)?;
             shared.lock().line = Some(line);
+            shared.note(
+                "log goes on",
+                &format!("the slot {slot} was kept, and nothing is loaded again"),
+            );
             slot
         }
         None => {
@@ -408,7 +414,6 @@ fn begin(
 /// Reads the log until something goes wrong, or the source ends.
 fn read(shared: &Shared, log: &mut Connection, control: &mut Connection) -> Result<(), Error> {
     log.set_patience(LOOK)?;
-    let bytes_max = shared.settings.transaction_bytes_max;
     let silence = shared.settings.silence;
     let mut transaction = Transaction::default();
     let mut within = false;
@@ -416,6 +421,8 @@ fn read(shared: &Shared, log: &mut Connection, control: &mut Connection) -> Resu
     let (mut noted, mut silent) = (Instant::now(), false);
     shared.lock().watch.heard = Some(heard);
     loop {
+        // The memory bound may be another one by now.
+        log.set_message_bytes_max(shared.room.message_bytes_max());
         let more = log.has_more();
         if !more {
             let state = shared.lock();
@@ -476,7 +483,11 @@ fn read(shared: &Shared, log: &mut Connection, control: &mut Connection) -> Resu
                                 }
                                 _ => return Err(Error::broken("a message that is cut short")),
                             },
-                            _ => transaction.push(bytes, bytes_max),
+                            _ => {
+                                let most = shared.settings.transaction_bytes_max;
+                                let most = shared.room.transaction_bytes_max(most);
+                                transaction.push(bytes, most)?;
+                            }
                         }
                     }
                     Some((b'k', rest)) => {

@@ -122,6 +122,11 @@ pub enum Value {
 pub fn words(pairs: &[(String, String)]) -> Result<Words, String> {
     let (mut table, mut key, mut value, mut filter) = (None, None, "EMPTY", None);
     for (word, text) in pairs {
+        if text.contains('\0') {
+            return Err(format!(
+                "{word} has a NUL byte, which PostgreSQL has in no name and no text"
+            ));
+        }
         match word.to_ascii_lowercase().as_str() {
             "table" => table = Some(text.trim().to_owned()),
             "key" => key = Some(names(text)?),
@@ -429,6 +434,16 @@ mod tests {
 
     fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
         list.iter().map(|(word, text)| ((*word).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn no_word_has_what_no_text_of_postgresql_has() {
+        let error = words(&pairs(&[("table", "a"), ("where", "x = '\0'"), ("key", "id")]));
+        assert_eq!(
+            error.unwrap_err(),
+            "where has a NUL byte, which PostgreSQL has in no name and no text"
+        );
+        assert!(words(&pairs(&[("table", "a\0b"), ("key", "id")])).is_err());
     }
 
     #[test]

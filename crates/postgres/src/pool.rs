@@ -266,7 +266,8 @@ fn ready<'a>(
         let mut opened = Connection::open(&shared.settings.target, false)?;
         let patience = shared.settings.patience;
         // A row may have columns that make no part of its key and value.
-        opened.set_message_bytes_max(shared.settings.load_bytes_max.saturating_add(1 << 20));
+        let longest = shared.settings.load_bytes_max.saturating_add(1 << 20);
+        opened.set_message_bytes_max(longest.min(shared.room.message_bytes_max()));
         opened.set_patience(patience + Duration::from_secs(1))?;
         let millis = patience.as_millis();
         let rows = opened.rows(&format!(

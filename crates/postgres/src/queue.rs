@@ -28,7 +28,7 @@ use crate::transaction::{Outcome, Plan};
 use crate::wire::{Connection, Error};
 use headwater_base::KeyRange;
 use headwater_base::source::FetchId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -306,7 +306,9 @@ impl Reader {
             self.schema,
             literal(&self.seen)
         );
-        let (mut seen, mut noted, mut signatures) = (None, Vec::new(), Vec::new());
+        let (mut seen, mut signatures) = (None, Vec::new());
+        let most = shared.settings.transaction_bytes_max;
+        let mut noted = NotedChanges::new(shared.room.transaction_bytes_max(most));
         let begun = self.connection.query(&sql, |statement, columns| {
             if statement == before {
                 let mut texts = columns.iter().map(|text| text.unwrap_or_default().to_owned());
@@ -314,7 +316,7 @@ impl Reader {
                 signatures = texts.collect();
             } else if let [Some(prefix), old, new] = columns {
                 let prefix = unhex(prefix);
-                noted.push(Noted { prefix, old: old.map(array), new: new.map(array) });
+                noted.push(prefix, *old, *new);
             }
         });
         if let Err(error) = begun {
@@ -355,7 +357,7 @@ impl Reader {
         let mut state = shared.lock();
         // Before the changes, and loads of such tables begin again.
         signature::compare(&mut state, &tables, signatures.into_iter());
-        tell(&mut state, at, &noted);
+        noted.tell(&mut state, at);
         for (fetch, answer) in answers {
             match answer {
                 Ok(pairs) => state.answer_now(fetch, pairs),
@@ -385,6 +387,48 @@ impl Reader {
         }
         drop(state);
         self.connection.query("ROLLBACK", |_, _| {})
+    }
+}
+
+/// What triggers have noted since the turn before.
+struct NotedChanges {
+    all: Vec<Noted>,
+    bytes: usize,
+    bytes_max: usize,
+    /// It has become too much: these are the prefixes of the tables that were changed.
+    tables: Option<BTreeSet<Vec<u8>>>,
+}
+
+impl NotedChanges {
+    fn new(bytes_max: usize) -> Self {
+        Self { all: Vec::new(), bytes: 0, bytes_max, tables: None }
+    }
+
+    fn push(&mut self, prefix: Vec<u8>, old: Option<&str>, new: Option<&str>) {
+        if let Some(tables) = &mut self.tables {
+            tables.insert(prefix);
+            return;
+        }
+        let texts = [old, new].into_iter().flatten().map(str::len).sum::<usize>();
+        self.bytes += size_of::<Noted>() + prefix.len() + 2 * texts;
+        self.all.push(Noted { prefix, old: old.map(array), new: new.map(array) });
+        if self.bytes > self.bytes_max {
+            let all = std::mem::take(&mut self.all);
+            self.tables = Some(all.into_iter().map(|noted| noted.prefix).collect());
+        }
+    }
+
+    fn tell(self, state: &mut crate::state::State, at: u64) {
+        let Some(tables) = self.tables else { return tell(state, at, &self.all) };
+        state.note(
+            "transaction too large",
+            &format!(
+                "{} tables that were changed are loaded again (transaction-bytes-max, or an eighth of the memory bound)",
+                tables.len()
+            ),
+        );
+        let whole = |prefix| Noted { prefix, old: None, new: None };
+        tell(state, at, &tables.into_iter().map(whole).collect::<Vec<_>>());
     }
 }
 

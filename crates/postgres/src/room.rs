@@ -10,6 +10,8 @@ use std::time::Instant;
 /// Of the bound, a large load may take this part, and all small ones that one.
 const LARGE: u64 = 2;
 const SMALL: u64 = 8;
+/// Whatever the bound is, messages and transactions may have so many bytes.
+const FEWEST: usize = 1 << 20;
 /// What a key and its value take beside their bytes.
 const PAIR_BYTES: usize = 64;
 
@@ -25,6 +27,24 @@ pub(crate) struct Room {
 impl Room {
     pub(crate) fn set_bound(&self, bytes: Option<u64>) {
         self.bound.store(bytes.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// This many bytes, or a part of the bound where that is less; never less than a connection needs.
+    fn part(&self, part: u64, most: usize) -> usize {
+        match self.bound.load(Ordering::Relaxed) {
+            0 => most,
+            bound => usize::try_from(bound / part).map_or(most, |part| part.clamp(FEWEST, most)),
+        }
+    }
+
+    /// The longest message that is taken of a server: one is at hand at a time.
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        self.part(LARGE, usize::MAX)
+    }
+
+    /// What of a transaction is kept until it ends, if it may be this much at most.
+    pub(crate) fn transaction_bytes_max(&self, most: usize) -> usize {
+        self.part(SMALL, most.max(FEWEST)).min(most)
     }
 }
 

@@ -199,29 +199,35 @@ pub(crate) fn install(connection: &mut Connection, settings: &Settings) -> Resul
 }
 
 /// What can alter what a signature is made of. Dropping a schema drops its tables.
-const TAGS: [&str; 23] = [
+const TAGS: [&str; 29] = [
     "ALTER COLLATION",
     "ALTER DOMAIN",
     "ALTER EXTENSION",
+    "ALTER FOREIGN TABLE",
     "ALTER INDEX",
     "ALTER POLICY",
     "ALTER PUBLICATION",
     "ALTER SCHEMA",
     "ALTER TABLE",
     "ALTER TYPE",
+    "CREATE FOREIGN TABLE",
     "CREATE INDEX",
     "CREATE POLICY",
     "CREATE PUBLICATION",
+    "CREATE SCHEMA",
     "CREATE TABLE",
     "CREATE TABLE AS",
     "DROP DOMAIN",
     "DROP EXTENSION",
+    "DROP FOREIGN TABLE",
     "DROP INDEX",
     "DROP OWNED",
     "DROP POLICY",
     "DROP PUBLICATION",
     "DROP SCHEMA",
     "DROP TABLE",
+    "IMPORT FOREIGN SCHEMA",
+    "SELECT INTO",
     "DROP TYPE",
 ];
 

@@ -464,6 +464,14 @@ impl State {
         if table.generation != generation {
             return;
         }
+        let shown = prefix.strip_suffix(b"|").unwrap_or(prefix).escape_ascii().to_string();
+        let note = match (&table.standing, &standing) {
+            (_, TableReadiness::Broken(why)) => Some(("table refused", format!("{shown}: {why}"))),
+            (TableReadiness::Broken(_), TableReadiness::Ready(_)) => {
+                Some(("table ready", format!("{shown}: it is as it should be again")))
+            }
+            _ => None,
+        };
         let was_ready = matches!(table.standing, TableReadiness::Ready(_));
         let loaded = was_ready || !table.followed.is_empty();
         table.standing = standing;
@@ -474,6 +482,7 @@ impl State {
             table.generation = self.generation;
             self.reset(KeyRange::prefix(prefix));
         }
+        note.into_iter().for_each(|(what, why)| self.note(what, &why));
     }
 
     pub(crate) fn reset(&mut self, range: KeyRange) {

@@ -13,6 +13,7 @@ use crate::mapping::{Cell, Value};
 use crate::output::{self, Message, Old, Relation, Tuple, message, relation_of};
 use crate::signature::ALTERED;
 use crate::state::{Ready, State, TableReadiness};
+use crate::wire::Error;
 use headwater_base::KeyRange;
 use headwater_base::source::Change;
 use std::collections::{BTreeSet, HashMap};
@@ -27,6 +28,9 @@ pub(crate) struct Plan {
     /// For each column of the mapping its place in the relation.
     places: Vec<usize>,
 }
+
+/// What is taken to be kept for a relation that a transaction changes.
+const TOUCHED_BYTES: usize = 16;
 
 /// The messages of one transaction.
 #[derive(Debug, Default)]
@@ -63,29 +67,35 @@ impl Transaction {
         self.describes
     }
 
-    /// Takes a further message.
-    pub(crate) fn push(&mut self, bytes: &[u8], bytes_max: usize) {
+    /// Takes a further message; it keeps so many bytes of all of them at most.
+    ///
+    /// # Errors
+    /// What tables look like has more bytes, and nobody knows what else it changes.
+    pub(crate) fn push(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(), Error> {
         match bytes.first() {
             Some(b'M') => {
                 // Others may write messages of any length.
                 self.describes |= output::message_prefix(bytes) == Some(ALTERED.as_bytes());
-                return;
+                return Ok(());
             }
             Some(b'R') => self.describes = true,
             _ => {}
         }
         if let Some(touched) = &mut self.touched {
             note(bytes, touched);
-            if bytes.first() != Some(&b'R') {
-                return;
+            let touched_bytes = touched.len() * TOUCHED_BYTES;
+            if bytes.first() == Some(&b'R') {
+                self.keep(bytes);
             }
+            if self.kept_bytes() + touched_bytes <= bytes_max {
+                return Ok(());
+            }
+            return Err(Error::broken(format!(
+                "what a transaction says of the tables that it changes takes more than {bytes_max} bytes (transaction-bytes-max, or an eighth of the memory bound)"
+            )));
         }
-        self.bytes.extend_from_slice(bytes);
-        self.ends.push(self.bytes.len());
-        if self.touched.is_some() {
-            return;
-        }
-        if self.bytes.len() > bytes_max {
+        self.keep(bytes);
+        if self.kept_bytes() > bytes_max {
             let mut touched = BTreeSet::new();
             let mut described = Vec::new();
             for bytes in self.messages() {
@@ -100,10 +110,20 @@ impl Transaction {
             (self.touched, self.describes) = (Some(touched), describes);
             for bytes in described {
                 // The server describes a relation once; later transactions rely on it.
-                self.bytes.extend_from_slice(&bytes);
-                self.ends.push(self.bytes.len());
+                self.keep(&bytes);
             }
         }
+        Ok(())
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Bytes of what is kept.
+    fn kept_bytes(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.ends)
     }
 
     fn messages(&self) -> impl Iterator<Item = &[u8]> {
@@ -134,6 +154,19 @@ impl Transaction {
                     }
                 }
             }
+        }
+        if self.touched.is_some() && !outcome.resets.is_empty() {
+            let tables = outcome.resets.len();
+            state.note(
+                "transaction too large",
+                &format!("{tables} tables that it changed are loaded again (transaction-bytes-max, or an eighth of the memory bound)"),
+            );
+        } else if let Some(first) = outcome.resets.first() {
+            let (number, first) = (outcome.resets.len(), first.first.escape_ascii());
+            state.note(
+                "loaded again",
+                &format!("{number} ranges, the first from {first} on: tables were emptied, or values of rows were not sent"),
+            );
         }
         let xid = crate::snapshot::widened(self.xid, state.near);
         state.watch.rows_without_key += outcome.rows_without_key;
@@ -329,4 +362,46 @@ fn places(ready: &Ready, relation: &Relation) -> Result<Vec<usize>, String> {
         Ok(place)
     };
     mapping.columns.iter().enumerate().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What says what a relation looks like, as long as may be.
+    fn describes(relation: u32, bytes: usize) -> Vec<u8> {
+        [&b"R"[..], &relation.to_be_bytes(), &vec![b'x'; bytes]].concat()
+    }
+
+    fn inserts(relation: u32, bytes: usize) -> Vec<u8> {
+        [&b"I"[..], &relation.to_be_bytes(), &vec![b'x'; bytes]].concat()
+    }
+
+    #[test]
+    fn a_transaction_keeps_no_more_than_it_may_whatever_it_has() {
+        let bytes_max = 100_000;
+        let mut transaction = Transaction::default();
+        transaction.begin(1);
+        transaction.push(&describes(1, 100), bytes_max).unwrap();
+        for _ in 0..1000 {
+            transaction.push(&inserts(1, 1000), bytes_max).unwrap();
+        }
+        assert!(transaction.kept_bytes() < 1000, "{}", transaction.kept_bytes());
+        assert_eq!(transaction.touched, Some(BTreeSet::from([1])));
+        // Short messages count with what they take beside their bytes.
+        transaction.begin(2);
+        let mut most = 0;
+        for _ in 0..100_000 {
+            transaction.push(b"X", bytes_max).unwrap();
+            most = most.max(transaction.kept_bytes());
+        }
+        assert!(most <= bytes_max + 1000, "{most}");
+        // Descriptions, and relations, without end.
+        for next in [describes as fn(u32, usize) -> Vec<u8>, inserts] {
+            transaction.begin(3);
+            let mut all = (0..1_000_000).map(|at| transaction.push(&next(at, 8), bytes_max));
+            let error = all.find_map(Result::err).expect("it is refused");
+            assert!(error.is_broken() && error.message.contains("100000 bytes"), "{error}");
+        }
+    }
 }

@@ -36,6 +36,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         let mut turn = || -> Result<(), Error> {
             if connection.is_none() {
                 let mut opened = Connection::open(&shared.settings.target, false)?;
+                opened.set_message_bytes_max(shared.room.message_bytes_max());
                 opened.set_patience(shared.settings.patience)?;
                 connection = Some(opened);
             }

@@ -19,6 +19,10 @@ const READ_BYTES: usize = 64 << 10;
 /// A message longer than this is not PostgreSQL's.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
+/// Answers that are collected, and not taken row by row, are of catalogs: none has more bytes.
+const COLLECTED_BYTES_MAX: usize = 8 << 20;
+/// The buffer stays for the next message unless it is longer.
+const INPUT_BYTES_KEPT: usize = 1 << 20;
 /// What is said until we are let in is short.
 const GREETING_BYTES_MAX: usize = 1 << 20;
 /// An answer may take so many times as long as each of its messages.
@@ -291,6 +295,9 @@ impl Connection {
                 self.filled -= self.taken;
                 self.taken = 0;
             }
+            if self.filled == 0 && self.input.len() > INPUT_BYTES_KEPT {
+                self.input = Vec::new();
+            }
             // Room is cleared once, not for each read.
             if self.input.len() < self.filled + READ_BYTES {
                 self.input.resize(self.filled + READ_BYTES, 0);
@@ -415,20 +422,29 @@ impl Connection {
         }
     }
 
-    /// The rows of the last statement, their columns owned.
+    /// The rows of the last statement, their columns owned; 8 MiB of all statements at most.
     ///
     /// # Errors
-    /// A statement failed.
+    /// A statement failed, or there is more, and the connection is of no use any more.
     pub fn rows(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, Error> {
-        let (mut rows, mut last) = (Vec::new(), 0);
-        self.query(sql, |statement, columns| {
+        let (mut rows, mut last, mut bytes) = (Vec::new(), 0, 0_usize);
+        let done = self.query_while(sql, |come| {
+            let Come::Row(statement, columns) = come else { return true };
             if statement != last {
                 rows.clear();
                 last = statement;
             }
+            let texts = columns.iter().map(|column| column.map_or(0, str::len));
+            bytes += columns.len() * size_of::<Option<String>>() + texts.sum::<usize>();
             rows.push(columns.iter().map(|column| column.map(str::to_owned)).collect());
-        })?;
-        Ok(rows)
+            bytes <= COLLECTED_BYTES_MAX
+        });
+        if bytes > COLLECTED_BYTES_MAX {
+            return Err(Error::broken(format!(
+                "the database answers a question about its catalog with more than {COLLECTED_BYTES_MAX} bytes"
+            )));
+        }
+        done.map(|()| rows)
     }
 
     /// The first column of the first row; empty where there is none or it is NULL.

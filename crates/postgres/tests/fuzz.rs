@@ -361,6 +361,16 @@ fn a_server_that_never_ends_is_given_up_with_a_reason() {
         assert!(error.message.contains(why), "{error}, not {why}");
         server.join().unwrap();
     }
+    // What is collected, and not taken row by row, is bounded by its bytes.
+    let folder = tempfile::tempdir().unwrap();
+    let row = framed(b'D', &[b"\0\x01\0\0\x10\0", &[b'x'; 4096]]);
+    let server = endless(folder.path(), true, row);
+    let patient = Target { patience: Duration::from_secs(60), ..target(folder.path()) };
+    let mut connection = Connection::open(&patient, false).unwrap();
+    let error = connection.rows("SELECT 1").unwrap_err();
+    assert!(error.is_broken() && error.message.contains("more than 8388608 bytes"), "{error}");
+    drop(connection);
+    server.join().unwrap();
     // Words beside the log are none of it.
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).unwrap();

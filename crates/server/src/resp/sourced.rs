@@ -11,6 +11,7 @@ use crate::config::{Config, ConfigError, Table};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
+use crate::memory::Size;
 use crate::resp::parts::Stores;
 use crate::resp::parts::Waits;
 use crate::sources::{Answer, Asked, Hub, Tag, Told};
@@ -45,6 +46,8 @@ pub(super) fn begin(
 ) -> Result<(), ConfigError> {
     // The first shard does what is done once for all.
     let is_first = me == Shard(0);
+    // Before they connect: what a server sends is bounded by it.
+    hub.set_memory_bound((config.memory.max != Size(0)).then_some(config.memory.max.0 as usize));
     for source in config.source_list.iter().filter(|_| is_first) {
         let allowed = source.by_client.then(|| config.connect.allowed()).transpose()?;
         hub.add(&source.name, &source.kind, &source.url, &terms(config, allowed))
