@@ -29,6 +29,7 @@ pub mod wire;
 
 mod catalog;
 mod declare;
+mod error;
 mod follow;
 mod json;
 mod loads;

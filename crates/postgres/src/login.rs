@@ -1,8 +1,9 @@
 //! The beginning of a connection: who we are, what proves it, and with which settings we want to be served.
 
+use crate::error::complaint;
 use crate::password;
 use crate::url::Target;
-use crate::wire::{Connection, Error, complaint};
+use crate::wire::{Connection, Error};
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::frontend;
