@@ -8,6 +8,7 @@ import signal
 import threading
 
 import pytest
+import redis
 from test_exact import info, postgres, serve  # noqa: F401
 from test_live import pairs, pytestmark  # noqa: F401
 
@@ -88,6 +89,54 @@ def test_many_that_want_little_of_much_stay_within_the_bound(postgres, key):  # 
         status = pathlib.Path(f"/proc/{headwater.process.pid}/status").read_text()
         most = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
         assert most <= bound, f"{most >> 20} MB"
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("index", (False, True))
+@pytest.mark.parametrize("key", (["poster", "time"], ["name"]))
+def test_texts_of_another_collation_are_loaded_in_pages(postgres, key, index):  # noqa: F811
+    database = postgres.connect()
+    there = "SELECT quote_ident(collname) FROM pg_collation WHERE collname IN ('und-x-icu', 'C.utf8') ORDER BY collname DESC LIMIT 1"
+    collation = database.execute(there).fetchone()[0]
+    database.execute(
+        f"CREATE TABLE big (poster text COLLATE {collation}, time int, name text COLLATE {collation} UNIQUE, body text, PRIMARY KEY (poster, time))"
+    )
+    # Larger than the bound; most posters begin another one's name, and one has much more than a page.
+    database.execute(
+        "INSERT INTO big SELECT CASE WHEN n % 3 = 0 THEN 'ann' ELSE 'ann' || n % 40 END, n, 'n' || n, "
+        "(SELECT string_agg(md5(n::text || m), '') FROM generate_series(1, 125) m) FROM generate_series(1, 42000) n"
+    )
+    database.execute("ALTER TABLE big REPLICA IDENTITY FULL")
+    if index:
+        database.execute(f'CREATE INDEX ON big ({key[0]} COLLATE "C"{"".join(f", {other}" for other in key[1:])})')
+    database.execute("ANALYZE big")
+    headwater = serve(postgres, tables=table("b", "big", str(key).replace("'", '"'), "body"))
+    bound = 160 << 20
+    try:
+        cache = headwater.connect()
+        cache.config_set("maxmemory", bound)
+        # Longer than what one answer may be.
+        first, seen = "b|", []
+        while len(seen) < 21000:
+            page = keys(cache.execute_command("RANGE", first, "b}", "LIMIT", 3500))
+            assert len(page) == 3500, (first, len(page))
+            seen, first = seen + page, page[-1] + "!"
+        texts = ("replace({0}, '|', '{{}}')", "lpad({0}::text, 10, '0')")
+        name = " || '|' || ".join(text.format(column) for text, column in zip(texts, key))
+        expected = f"SELECT 'b|' || {name} FROM big ORDER BY ('b|' || {name}) COLLATE \"C\" LIMIT {len(seen)}"
+        assert seen == [row[0] for row in database.execute(expected)]
+        # All of it is too much, and ends; what came is kept.
+        with pytest.raises(redis.ResponseError, match="maxmemory"):
+            cache.execute_command("PREFIX", "b|", "COUNT")
+        assert cache.ping()
+        status = pathlib.Path(f"/proc/{headwater.process.pid}/status").read_text()
+        most = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
+        assert most <= bound, f"{most >> 20} MB"
+        # Less, but too much for one answer: what its pairs take beside their bytes counts there.
+        database.execute("DELETE FROM big WHERE time > 20500")
+        at = cache.execute_command("SOURCE.POSITION", "db")
+        assert cache.execute_command("PREFIX", "b|", "COUNT", "AT", at) == 20500
     finally:
         headwater.end(signal.SIGKILL)
 

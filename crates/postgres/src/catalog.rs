@@ -1,5 +1,6 @@
 //! What the database's catalog says, and refusals that come of it.
 
+use crate::mapping::quoted_name;
 use crate::wire::Error;
 
 /// What the database has under a table's name.
@@ -31,4 +32,11 @@ pub(crate) fn owned(relation: u32) -> String {
 /// The table cannot be kept here.
 pub(crate) fn refusal(message: String) -> Error {
     Error { message, code: "HW000".to_owned() }
+}
+
+/// A name for statements that people read.
+pub(crate) fn ident(name: &str) -> String {
+    let plain = |next: char| next.is_ascii_lowercase() || next.is_ascii_digit() || next == '_';
+    let first = name.chars().next().is_some_and(|next| next.is_ascii_lowercase() || next == '_');
+    if first && name.chars().all(plain) { name.to_owned() } else { quoted_name(name) }
 }

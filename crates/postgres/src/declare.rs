@@ -3,19 +3,18 @@
 //! A table is refused where its changes could not be told exactly; where it would only be slow, there is a warning with the
 //! statement that mends it.
 
-use crate::catalog::{Found, Row, refusal, text};
+use crate::catalog::{Found, Row, ident, refusal, text};
 use crate::filter::FilterType;
-use crate::mapping::{Column, Item, JSON, JSONB, Mapping, ValueWords, Words, literal, quoted_name};
+use crate::indexes::indexed;
+use crate::mapping::{Column, Item, JSON, JSONB, Mapping, ValueWords, Words, literal};
 use crate::number::Number;
 use crate::publication::{additions, publish, published_since};
 use crate::queue;
-use crate::range::condition;
 use crate::settings::Settings;
 use crate::signature;
 use crate::state::{Ready, Way};
 use crate::text::Kind;
 use crate::wire::{Connection, Error};
-use headwater_base::{KeyRange, prefix_end};
 
 /// A column there.
 struct There {
@@ -446,107 +445,4 @@ fn identity(
         )));
     }
     Ok(())
-}
-
-/// A name for statements that people read.
-fn ident(name: &str) -> String {
-    let plain = |next: char| next.is_ascii_lowercase() || next.is_ascii_digit() || next == '_';
-    let first = name.chars().next().is_some_and(|next| next.is_ascii_lowercase() || next == '_');
-    if first && name.chars().all(plain) { name.to_owned() } else { quoted_name(name) }
-}
-
-/// An index that serves ranges of keys.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum KeyIndex {
-    None,
-    /// The columns before the last stand in some order.
-    Serves,
-    /// All stand in the order of the key.
-    InOrder,
-}
-
-/// The best index that has the key's columns. Plans are of the table as it is now, and a table with few rows may have others.
-fn key_index(connection: &mut Connection, mapping: &Mapping) -> Result<KeyIndex, Error> {
-    let rows = connection.rows(&format!(
-        "SELECT (SELECT string_agg(coalesce(a.attname, ''), chr(1) ORDER BY k.at) \
-          FROM unnest(x.indkey[0:x.indnkeyatts - 1]) WITH ORDINALITY k(attnum, at) \
-          LEFT JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.attnum) \
-         FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_am m ON m.oid = i.relam \
-         WHERE x.indrelid = to_regclass({}) AND x.indisvalid AND x.indpred IS NULL AND m.amname = 'btree'",
-        literal(&mapping.table)
-    ))?;
-    let key: Vec<_> =
-        mapping.columns[..mapping.kinds.len()].iter().map(|column| &*column.name).collect();
-    let Some((last, before)) = key.split_last() else { return Ok(KeyIndex::None) };
-    // Bounds on a text are served where its collation compares bytes; points and what lies above are served elsewhere.
-    let bounded =
-        !matches!(mapping.kinds.last(), Some(Kind::Text { bytewise: false } | Kind::Plain));
-    let worth = |row: &Row| {
-        let columns: Vec<_> = text(row, 0).split('\u{1}').collect();
-        let Some(first) = columns.get(..before.len()) else { return KeyIndex::None };
-        if columns.starts_with(&key) {
-            KeyIndex::InOrder
-        } else if before.iter().all(|name| first.contains(name))
-            && (!bounded || columns.get(before.len()) == Some(last))
-        {
-            KeyIndex::Serves
-        } else {
-            KeyIndex::None
-        }
-    };
-    Ok(rows.iter().map(worth).max().unwrap_or(KeyIndex::None))
-}
-
-/// Warns where a range of keys is not found by an index. Gives whether an index has the key's columns in their order.
-fn indexed(
-    connection: &mut Connection,
-    mapping: &Mapping,
-    warnings: &mut Vec<String>,
-) -> Result<bool, Error> {
-    let mut lead = mapping.prefix.clone();
-    for kind in &mapping.kinds[..mapping.kinds.len() - 1] {
-        lead.extend_from_slice(kind.sample().as_bytes());
-        lead.push(b'|');
-    }
-    let last = mapping.kinds.last().map_or(String::new(), Kind::sample);
-    let first = [&*lead, last.as_bytes()].concat();
-    // Ranges within a text that is not compared bytewise are rare, and few indexes serve them.
-    let by_index = !matches!(mapping.kinds.last(), Some(Kind::Text { bytewise: false }));
-    let from = if by_index { first.clone() } else { lead.clone() };
-    let range = KeyRange { first: from, last: prefix_end(&lead) };
-    let sample = condition(mapping, &range).filter(|condition| condition != "true");
-    let sample = sample.or_else(|| condition(mapping, &KeyRange::point(&first)));
-    let index = key_index(connection, mapping)?;
-    let in_order = index == KeyIndex::InOrder;
-    let Some(sample) = sample else { return Ok(in_order) };
-    if index >= KeyIndex::Serves {
-        return Ok(in_order);
-    }
-    // Small tables are best read as a whole; it is the larger ones that matter.
-    let sql = format!(
-        "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_partition_pruning = off; \
-         EXPLAIN SELECT 1 FROM {} WHERE {sample}",
-        mapping.table
-    );
-    let plan = connection.rows(&sql);
-    connection.query("ROLLBACK", |_, _| {})?;
-    let plan: Vec<_> = plan?.iter().map(|row| text(row, 0).to_owned()).collect();
-    let found: Vec<_> = plan.iter().filter(|line| line.contains("Index Cond:")).collect();
-    let key = &mapping.columns[..mapping.kinds.len()];
-    let columns: Vec<_> = key.iter().map(|column| ident(&column.name)).collect();
-    let statement =
-        format!("CREATE INDEX CONCURRENTLY ON {} ({})", mapping.table, columns.join(", "));
-    // All columns that the condition speaks of are to be sought, not only some.
-    let sought = key.iter().filter(|column| sample.contains(&quoted_name(&column.name)));
-    let missing: Vec<_> = sought
-        .filter(|column| !found.iter().any(|line| line.contains(&*column.name)))
-        .map(|column| column.name.clone())
-        .collect();
-    if !missing.is_empty() {
-        warnings.push(format!(
-            "no index serves ranges of keys by {}, so loads read more than they give: {statement}",
-            missing.join(", ")
-        ));
-    }
-    Ok(in_order)
 }

@@ -31,6 +31,7 @@ mod catalog;
 mod declare;
 mod error;
 mod follow;
+mod indexes;
 mod json;
 mod loads;
 mod login;

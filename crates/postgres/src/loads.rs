@@ -41,6 +41,8 @@ pub(crate) struct Load {
     found: Option<Found>,
     /// Whether its query has come to its end.
     is_all: bool,
+    /// Whether it was too much for one answer.
+    in_pages: bool,
     /// Rows that were told, and their bytes.
     told: (u64, u64),
     /// Why it has been begun again, if it was.
@@ -60,7 +62,7 @@ pub(crate) struct Found {
 }
 
 /// What a load's query needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) ready: Arc<Ready>,
     pub(crate) range: KeyRange,
@@ -69,6 +71,22 @@ pub(crate) struct Query {
     pub(crate) attempt: u64,
     /// How many rows are asked for at once, where they can be asked for in the order of the keys.
     pub(crate) rows_max: u64,
+    /// Whether it was too much for one answer.
+    pub(crate) in_pages: bool,
+}
+
+impl Ready {
+    /// Whether an index gives the rows in the order of the keys that are equal in so many columns, texts by their bytes.
+    pub(crate) fn is_in_order(&self, fixed: usize) -> bool {
+        self.in_order.get(fixed) == Some(&true)
+    }
+
+    /// Whether an index serves the condition for a range in full.
+    fn is_by_index(&self, range: &KeyRange) -> bool {
+        let fixed = || range::fixed_columns(&self.mapping, range);
+        range::by_index(&self.mapping, range)
+            || fixed().is_some_and(|fixed| self.is_in_order(fixed))
+    }
 }
 
 /// Loads that begin, with what each asks for.
@@ -104,6 +122,7 @@ impl State {
             attempt: 0,
             found: None,
             is_all: false,
+            in_pages: false,
             told: (0, 0),
             trouble: None,
         };
@@ -177,8 +196,14 @@ impl State {
         load.attempt += 1;
         // What a query gave that has broken off is not of the moment that this one sees.
         (load.found, load.is_all) = (None, false);
-        let (attempt, portion, rows_max) = (load.attempt, load.portion, page_rows(table.row_bytes));
-        Some(Query { ready, range: load.range.clone(), portion, attempt, rows_max })
+        Some(Query {
+            ready,
+            range: load.range.clone(),
+            portion: load.portion,
+            attempt: load.attempt,
+            rows_max: page_rows(table.row_bytes),
+            in_pages: load.in_pages,
+        })
     }
 
     /// A job's load begins, and with it those that wait and are as little served by an index: they read the same rows, and
@@ -187,11 +212,12 @@ impl State {
         let mut beside = Vec::new();
         let by_index = |state: &Self, fetch: FetchId, prefix: &[u8]| {
             let load = state.loads.get(&fetch).filter(|load| load.prefix == prefix)?;
-            if load.portion.rows.is_some() {
+            // One that comes in parts may be too much even for itself.
+            if load.portion.rows.is_some() || load.portion.bytes_before > 0 || load.in_pages {
                 return None;
             }
             match &state.tables.get(prefix)?.standing {
-                TableReadiness::Ready(ready) => Some(range::by_index(&ready.mapping, &load.range)),
+                TableReadiness::Ready(ready) => Some(ready.is_by_index(&load.range)),
                 _ => None,
             }
         };
@@ -278,6 +304,20 @@ impl State {
     /// When the oldest query under way began.
     pub(crate) fn oldest_load(&self) -> Option<Instant> {
         self.loads.values().filter(|load| load.following).map(|load| load.begun).min()
+    }
+
+    /// Has a load begin again that is too much for one answer; `false`: it has already.
+    pub(crate) fn begin_in_pages(
+        &mut self,
+        fetch: FetchId,
+        deadline: Instant,
+        trouble: &str,
+    ) -> bool {
+        let load = self.loads.get_mut(&fetch).filter(|load| !load.in_pages);
+        let Some(load) = load else { return false };
+        (load.in_pages, load.deadline) = (true, deadline);
+        self.again(fetch, Duration::ZERO, trouble);
+        true
     }
 
     /// Has a load begin again after a pause.

@@ -4,7 +4,9 @@
 use crate::catalog::refusal;
 use crate::declare;
 use crate::mapping::literal;
-use crate::query::{ALTERED_CODE, Alone, TOO_MUCH_CODE, UNWANTED, load_all, load_pages};
+use crate::query::{
+    ALTERED_CODE, Alone, TOO_LARGE_CODE, TOO_MUCH_CODE, UNWANTED, load_all, load_pages,
+};
 use crate::room::Held;
 use crate::signature;
 use crate::source::{position_of, show};
@@ -416,6 +418,11 @@ fn attempt_load(
             return Ok(());
         }
         Err(error) if error.code == UNWANTED => return Ok(()),
+        Err(error) if error.code == TOO_LARGE_CODE => {
+            // What is left of the answer is not read.
+            connection.abandon();
+            return too_large(shared, job, fetch, error, queries.len());
+        }
         found => found?,
     };
     let attempts: Vec<_> = queries.iter().map(|(_, query)| query.attempt).collect();
@@ -423,6 +430,29 @@ fn attempt_load(
         shared.lock().found(fetch, attempt, found);
     }
     Ok(())
+}
+
+/// What becomes of a load for which an answer was too large, which was for so many loads.
+fn too_large(
+    shared: &Shared,
+    job: &Job,
+    fetch: FetchId,
+    error: Error,
+    loads: usize,
+) -> Result<(), Trouble> {
+    let mut state = shared.lock();
+    if loads > 1 {
+        let (work, now) = (Work::Load(fetch), Instant::now());
+        let (deadline, trouble) = (job.deadline, Some(error.message));
+        state.jobs.push_back(Job { work, not_before: now, deadline, trouble, alone: true });
+        state.put_back = true;
+        return Ok(());
+    }
+    let deadline = Instant::now() + shared.settings.patience;
+    match state.begin_in_pages(fetch, deadline, &error.message) {
+        true => Ok(()),
+        false => Err(Error { code: TOO_MUCH_CODE.to_owned(), ..error }.into()),
+    }
 }
 
 /// Writes a mark into the log, and sees to it that the log is sent up to there: everything that was committed before is at

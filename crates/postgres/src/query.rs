@@ -8,14 +8,14 @@ use crate::loads::{Found, Query};
 use crate::mapping::{Mapping, quoted_name};
 use crate::page::{PAGE_BYTES_MAX, Page, PageRows, pages, with_cells};
 use crate::prepared::{OUTDATED_CODE, Statement};
-use crate::range::condition;
+use crate::range::{condition, narrowed};
 use crate::room::{Full, Held};
 use crate::signature::COMPARED_AGAIN;
 use crate::snapshot::Snapshot;
 use crate::source::position_of;
 use crate::state::Shared;
 use crate::wire::{Come, Connection, Error};
-use headwater_base::source::FetchId;
+use headwater_base::source::{FetchId, Portion};
 use headwater_base::{KeyRange, PackedPairs};
 use std::sync::Arc;
 use std::time::Instant;
@@ -121,6 +121,8 @@ impl<'a> Pairs<'a> {
 
 /// The code of a load that gives more than is taken: one of those that end a connection.
 pub(crate) const TOO_MUCH_CODE: &str = "08HW1";
+/// The code of a load that is only too much for such an answer.
+pub(crate) const TOO_LARGE_CODE: &str = "08HW4";
 /// The code of the same where nothing is under way.
 const TOO_MUCH: &str = "HW000";
 /// The code of a load that somebody else sees to now.
@@ -146,8 +148,18 @@ pub(crate) fn load_pages(
     alone: &Alone<'_>,
 ) -> Result<Option<Found>, Error> {
     let Alone { shared, query, deadline, .. } = *alone;
+    // What goes on where something ended is not to bring the rows before that again.
+    let goes_on = query.portion != Portion::default() || query.in_pages;
+    let part = narrowed(&query.ready.mapping, &query.range, query.portion.reverse);
+    if let Some(part) = part.filter(|_| goes_on) {
+        let query = Query { range: part.clone(), ..query.clone() };
+        let found = load_pages(connection, &Alone { query: &query, ..*alone })?;
+        return Ok(found.map(|found| Found { known: found.known.or(Some(part)), ..found }));
+    }
     let (before, bytes_max) = (query.portion.bytes_before, shared.settings.load_bytes_max);
-    for page in pages(query) {
+    // What was too much for one answer, or is the rest of something, may be too much again.
+    let sorts = query.in_pages || before > 0 && shared.room.is_bounded();
+    for page in pages(query, sorts) {
         let held = Held::new(&shared.room, shared.settings.connections, deadline);
         held.allows(before)
             .map_err(|full| Error { message: full.to_string(), code: TOO_MUCH.to_owned() })?;
@@ -266,6 +278,11 @@ fn load_page(
         let message = "the rows of a range did not come in the order of their keys".to_owned();
         return Err(Error { message, code: TOO_MUCH.to_owned() });
     }
+    if cut && found.is_none() {
+        // Another page is asked for on another connection.
+        let message = "the first rows of a page say nothing of its range".to_owned();
+        return Err(Error { message, code: TOO_LARGE_CODE.to_owned() });
+    }
     Ok(found)
 }
 
@@ -362,7 +379,7 @@ pub(crate) fn load_all(
     if let Err(mut error) = done {
         // What is left of it is not read: the connection ends.
         if let Some(full) = full {
-            let code = if full == Full::Beside { "" } else { TOO_MUCH_CODE };
+            let code = if full == Full::Beside { "" } else { TOO_LARGE_CODE };
             return Err(Error { message: full.to_string(), code: code.to_owned() });
         }
         if pairs.iter().all(Pairs::is_too_much) {

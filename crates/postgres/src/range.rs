@@ -69,6 +69,27 @@ pub fn fixed_columns(mapping: &Mapping, range: &KeyRange) -> Option<usize> {
     Some(ended + usize::from(whole))
 }
 
+/// The part of `range` that it begins with, or ends with if `at_end`, and that is equal in more columns: that of `p|ann|0000000100` to `p}` is what of it
+/// begins with `p|ann|`. `None`: there is no such part, or it is all of it. A condition for the whole range does not bound the columns behind the
+/// first that is not equal, so its rows in order would begin with those before `p|ann|0000000100`.
+#[must_use]
+pub fn narrowed(mapping: &Mapping, range: &KeyRange, at_end: bool) -> Option<KeyRange> {
+    let mut part = range.clone();
+    while let Some(fixed) = fixed_columns(mapping, &part) {
+        let end = if at_end { &part.last } else { &part.first };
+        let Some(rest) = end.strip_prefix(&*mapping.prefix) else { break };
+        let mut ends = rest.iter().enumerate().filter(|&(_, &byte)| byte == b'|');
+        let Some((at, _)) = ends.nth(fixed) else { break };
+        let lead = &end[..=mapping.prefix.len() + at];
+        let narrower = KeyRange::prefix(lead).intersection(&part);
+        if narrower.is_empty() || narrower == part {
+            break;
+        }
+        part = narrower;
+    }
+    (part != *range).then_some(part)
+}
+
 /// Whether an index on the key columns serves the condition for `range` in full.
 #[must_use]
 pub fn by_index(mapping: &Mapping, range: &KeyRange) -> bool {
@@ -254,6 +275,25 @@ mod tests {
             let expected = expected.map(|text| text.replace(" AND true", ""));
             assert_eq!(found, expected, "{first} {last}");
         }
+    }
+
+    #[test]
+    fn parts_that_are_equal_in_more_columns() {
+        let posts = mapping(&[("int4", None), ("text", None), ("int4", None)]);
+        let part = |first: &str, last: &str, at_end| {
+            narrowed(&posts, &KeyRange::new(first.as_bytes(), last.as_bytes()), at_end)
+        };
+        let of = |first: &str, last: &str| Some(KeyRange::new(first.as_bytes(), last.as_bytes()));
+        assert_eq!(part("p|", "p}", false), None);
+        assert_eq!(part("p|", "p}", true), None);
+        assert_eq!(part("p|1|a", "p}", false), of("p|1|a", "p|1}"));
+        assert_eq!(part("p|1|ann|5", "p}", false), of("p|1|ann|5", "p|1|ann}"));
+        assert_eq!(part("p|1|ann|5", "p|1}", false), of("p|1|ann|5", "p|1|ann}"));
+        assert_eq!(part("p|1|ann|5", "p|1|ann}", false), None);
+        assert_eq!(part("p|1|ann|5", "p|1|ann|9", true), None);
+        assert_eq!(part("p|", "p|1|ann|9", true), of("p|1|ann|", "p|1|ann|9"));
+        assert_eq!(part("p|1|", "p|1|ann|", true), None);
+        assert_eq!(part("p|", "p|1|ann|", true), of("p|1|", "p|1|ann|"));
     }
 
     /// What PostgreSQL would make of a condition, for the few forms there are.

@@ -25,6 +25,11 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// Whether there is a bound.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bound.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn set_bound(&self, bytes: Option<u64>) {
         self.bound.store(bytes.unwrap_or(0), Ordering::Relaxed);
     }

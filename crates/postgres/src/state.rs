@@ -174,8 +174,9 @@ pub(crate) struct Ready {
     /// Queries that see all transactions before this one may be believed: older ones may have changed rows before
     /// the table was published.
     pub(crate) since: u64,
-    /// An index has the key's columns in their order.
-    pub(crate) in_order: bool,
+    /// For each number of the key's first columns that are equal to something: whether an index gives the rows in the order of the others,
+    /// texts by their bytes.
+    pub(crate) in_order: Vec<bool>,
     /// Changes whenever the table was altered in a way that matters.
     pub(crate) signature: String,
     /// The expression that gives it.

@@ -8,21 +8,21 @@ use headwater_base::source::{Health, Source};
 use headwater_postgres::Postgres;
 use std::time::Duration;
 
-const SCHEMA: &str = "CREATE TABLE posts (poster text, time int, tweet text, PRIMARY KEY (poster, time)); \
+const SCHEMA: &str = "CREATE TABLE posts (poster text COLLATE \"C\", time int, tweet text, PRIMARY KEY (poster, time)); \
     CREATE TABLE loose (poster text, time int); \
-    CREATE TABLE numbered (id int PRIMARY KEY, poster text NOT NULL, time int NOT NULL, odd interval, \
+    CREATE TABLE numbered (id int PRIMARY KEY, poster text COLLATE \"C\" NOT NULL, time int NOT NULL, odd interval, \
      twice int GENERATED ALWAYS AS (id * 2) STORED); \
     CREATE UNIQUE INDEX by_post ON numbered (poster, time); \
-    CREATE TABLE swapped (id int PRIMARY KEY, a text, b int UNIQUE); ALTER TABLE swapped REPLICA IDENTITY FULL; \
+    CREATE TABLE swapped (id int PRIMARY KEY, a text COLLATE \"C\", b int UNIQUE); ALTER TABLE swapped REPLICA IDENTITY FULL; \
     CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child () INHERITS (parent); \
     CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY); CREATE VIEW seen AS SELECT * FROM posts; \
     CREATE TABLE guarded (id int PRIMARY KEY); ALTER TABLE guarded ENABLE ROW LEVEL SECURITY; \
     ALTER TABLE guarded FORCE ROW LEVEL SECURITY; \
-    CREATE TABLE parts (id int, place text, PRIMARY KEY (place, id)) PARTITION BY LIST (place); \
+    CREATE TABLE parts (id int, place text COLLATE \"C\", PRIMARY KEY (place, id)) PARTITION BY LIST (place); \
     CREATE TABLE part_a PARTITION OF parts FOR VALUES IN ('a'); \
     CREATE TABLE part_b PARTITION OF parts FOR VALUES IN ('b'); \
-    CREATE TABLE hollow (place text, id int, PRIMARY KEY (place, id)) PARTITION BY LIST (place); \
-    CREATE TABLE beside (id int PRIMARY KEY, poster text NOT NULL, time int NOT NULL, UNIQUE (poster, time)); \
+    CREATE TABLE hollow (place text COLLATE \"C\", id int, PRIMARY KEY (place, id)) PARTITION BY LIST (place); \
+    CREATE TABLE beside (id int PRIMARY KEY, poster text COLLATE \"C\" NOT NULL, time int NOT NULL, UNIQUE (poster, time)); \
     CREATE INDEX ON beside (poster); ALTER TABLE beside REPLICA IDENTITY FULL";
 
 fn mapped<'a>(table: &'a str, key: &'a str, value: &'a str) -> [(&'a str, &'a str); 3] {
@@ -80,6 +80,41 @@ fn refusals_and_warnings_say_what_mends_them() {
         stand.declare(&mut source, b"y|", &mapped("numbered", "poster, time", "")),
         Ok(vec![])
     );
+}
+
+#[test]
+fn texts_that_no_index_has_in_the_order_of_bytes_are_warned_of() {
+    let Some(server) = Server::start(&[]) else { return };
+    let other = server.collation();
+    server.run(&format!(
+        "CREATE TABLE posts (poster text COLLATE {other}, time int, PRIMARY KEY (poster, time)); \
+         CREATE TABLE names (name text COLLATE {other} PRIMARY KEY); \
+         CREATE INDEX ON names (name text_pattern_ops); \
+         CREATE TABLE rooms (room int, who text COLLATE {other}, PRIMARY KEY (room, who)); \
+         CREATE TABLE loose (id int PRIMARY KEY, who text COLLATE {other}); ALTER TABLE loose REPLICA IDENTITY FULL; \
+         CREATE INDEX ON loose (who COLLATE \"C\", id)",
+    ));
+    let (mut source, stand) = connect(&server.url(), &[]);
+    stand.wait_up();
+    let cases = [
+        ("posts", "poster, time", "public.posts (poster COLLATE \"C\", time)"),
+        ("names", "name", "public.names (name COLLATE \"C\")"),
+        ("rooms", "room, who", "public.rooms (room, who COLLATE \"C\")"),
+    ];
+    for (table, key, index) in cases {
+        let mapping = mapped(table, key, "");
+        let statement = format!("CREATE INDEX CONCURRENTLY ON {index}");
+        let warned = stand.declare(&mut source, b"x|", &mapping).unwrap();
+        let [warning] = &warned[..] else { panic!("{mapping:?}: {warned:?}") };
+        assert!(warning.ends_with(&statement), "{warning}");
+        // It tells the statement that makes it right.
+        server.run(&statement);
+        assert_eq!(stand.declare(&mut source, b"x|", &mapping), Ok(vec![]), "{statement}");
+    }
+    // One of bytes alone does not find who is equal to something.
+    let warned = stand.declare(&mut source, b"x|", &mapped("loose", "who, id", "")).unwrap();
+    let [warning] = &warned[..] else { panic!("{warned:?}") };
+    assert!(warning.ends_with("CREATE INDEX CONCURRENTLY ON public.loose (who, id)"), "{warning}");
 }
 
 /// Loads a range as soon as it can be.
@@ -249,7 +284,7 @@ fn triggers_tell_of_changes_where_the_log_cannot_be_read() {
     let Some(server) = Server::start(&["wal_level=replica"]) else { return };
     server.run(
         "CREATE ROLE plain LOGIN; CREATE ROLE writer LOGIN; GRANT CREATE ON DATABASE postgres TO plain; \
-         CREATE TABLE posts (poster text, time timestamptz, tweet text, hot bool, PRIMARY KEY (poster, time)); \
+         CREATE TABLE posts (poster text COLLATE \"C\", time timestamptz, tweet text, hot bool, PRIMARY KEY (poster, time)); \
          ALTER TABLE posts OWNER TO plain; GRANT INSERT, UPDATE, DELETE, SELECT, TRUNCATE ON posts TO writer; \
          INSERT INTO posts VALUES ('bob', '2026-01-01 00:00Z', 'Hi', true)",
     );

@@ -125,3 +125,61 @@ fn a_long_load_comes_in_parts_that_fit() {
     let refused = stand.load_portion(&mut source, &KeyRange::prefix(b"i|"), portion).unwrap_err();
     assert!(refused.contains("maxmemory"), "{refused}");
 }
+
+#[test]
+fn texts_of_any_collation_come_in_parts() {
+    let Some(server) = Server::start(&[]) else { return };
+    let other = server.collation();
+    server.run(&format!(
+        "CREATE TABLE names (name text COLLATE {other} PRIMARY KEY, v text); \
+         INSERT INTO names SELECT chr(65 + n % 2 * 32) || n, repeat('x', 2000) FROM generate_series(1, 12000) n; \
+         CREATE TABLE posts (poster text COLLATE {other}, time int, v text, PRIMARY KEY (poster, time)); \
+         INSERT INTO posts SELECT p, n, repeat('x', 2000) FROM unnest(ARRAY['Ann', 'ann', 'anna', 'bob']) p, generate_series(1, 3000) n",
+    ));
+    let names = [("table", "names"), ("key", "name"), ("value", "v")];
+    let posts = [("table", "posts"), ("key", "poster, time"), ("value", "v")];
+    let indexes = "CREATE INDEX ON names (name COLLATE \"C\"); CREATE INDEX ON posts (poster COLLATE \"C\", time)";
+    for index in ["", indexes] {
+        server.run(index);
+        for words in [names, posts] {
+            let (mut source, stand) = connect(&server.url(), &[]);
+            stand.wait_up();
+            stand.declare(&mut source, b"t|", &words).unwrap();
+            // A load may hold half of it: less than the keys and values with what each takes, more than they are by themselves.
+            source.set_memory_bound(Some(49_600_000));
+            let (mut from, mut parts, mut rows, mut bytes_before) = (b"t|".to_vec(), 0, 0, 0);
+            while from != b"t}" {
+                let range = KeyRange::new(&from, b"t}");
+                let portion = Portion { bytes_before, ..Portion::default() };
+                let keys = stand.load_portion(&mut source, &range, portion);
+                let keys = keys
+                    .unwrap_or_else(|why| panic!("{words:?} {index} {range:?} {portion:?}: {why}"));
+                let known = stand.known_of(&range).pop().unwrap();
+                assert!(keys.len() < 6000, "{}", keys.len());
+                assert_eq!(known.first, from);
+                let bytes = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.len() + value.len()) as u64;
+                bytes_before += keys.iter().map(bytes).sum::<u64>();
+                (from, parts, rows) = (known.last, parts + 1, rows + keys.len());
+            }
+            assert!(parts > 4 && rows == 12_000, "{words:?} {index}: {parts} {rows}");
+            // What is loaded is followed, wherever its parts end.
+            let (table, key) = (words[0].1, words[1].1);
+            server.run(&format!(
+                "UPDATE {table} SET v = 'new' WHERE ({key}) IN (SELECT {key} FROM {table} TABLESAMPLE BERNOULLI (5)); \
+                 INSERT INTO {table} ({key}) SELECT {fresh}",
+                fresh = if table == "names" { "'zoe'" } else { "'zoe', 1" },
+            ));
+            stand.catch_up(&mut source);
+            let there =
+                server.connect().value(&format!("SELECT count(*) FROM {table} WHERE v = 'new'"));
+            let all = stand.lock().of(&KeyRange::prefix(b"t|"));
+            assert_eq!(all.len(), 12_001);
+            let new = all.into_values().filter(|value| value == b"new").count();
+            assert_eq!(Ok(new.to_string()), there.map_err(|error| error.message));
+            server.run(&format!(
+                "DELETE FROM {table} WHERE {} = 'zoe'; UPDATE {table} SET v = repeat('x', 2000)",
+                key.split(',').next().unwrap()
+            ));
+        }
+    }
+}
