@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from test_exact import postgres, serve  # noqa: F401
-from test_live import pytestmark  # noqa: F401
+from test_live import pairs, pytestmark  # noqa: F401
 
 MAPPING = ("KEY", "(who,", "id)", "VALUE", "body")
 
@@ -88,7 +88,7 @@ def test_what_is_told_mends_it(postgres, follow):  # noqa: F811
         warned = [line for line in check("TABLE", "notes", *MAPPING) if line.startswith("warning")]
         statement = 'CREATE INDEX CONCURRENTLY ON public.notes (who COLLATE "C", id)'
         assert len(warned) == 1 and warned[0].endswith(statement), warned
-        told = dict(zip(*[iter(cache.execute_command("TABLE.SET", "n", "SOURCE", "db", "TABLE", "notes", *MAPPING))] * 2))
+        told = pairs(cache.execute_command("TABLE.SET", "n", "SOURCE", "db", "TABLE", "notes", *MAPPING))
         assert [line.endswith(statement) for line in told["warnings"]] == [True], told
         database.execute(statement)
         assert not any(line.startswith("warning") for line in check("TABLE", "notes", *MAPPING))

@@ -474,6 +474,7 @@ fn read(shared: &Shared, log: &mut Connection, control: &mut Connection) -> Resu
                                         // What it changes is told after what was altered before it.
                                         signature::look_behind(shared, control, transaction.xid)?;
                                     }
+                                    signature::look_before(shared, control, end)?;
                                     let more = log.has_more();
                                     let mut state = shared.lock();
                                     // What a slot sends again after a crash was told already.
@@ -495,6 +496,7 @@ fn read(shared: &Shared, log: &mut Connection, control: &mut Connection) -> Resu
                         reply |= asks;
                         let more = log.has_more();
                         if !within {
+                            signature::look_before(shared, control, end)?;
                             shared.lock().come_to(end, more);
                         }
                     }

@@ -39,7 +39,7 @@ impl Side {
     pub(crate) fn of(work: &Work) -> Self {
         match work {
             Work::Load(_) | Work::Declare { .. } | Work::Examine { .. } => Self::Load,
-            Work::Position { .. } | Work::Write { .. } => Self::Write,
+            Work::Position { .. } | Work::Mark | Work::Write { .. } => Self::Write,
         }
     }
 }
@@ -245,6 +245,8 @@ impl State {
             Work::Position { request } => {
                 self.tell(News::Position { request, answer: Err(message) })
             }
+            // Whoever waits for it waits on.
+            Work::Mark => {}
             Work::Write { request, .. } => {
                 self.tell(News::Written { request, answer: Err(message) })
             }
@@ -337,8 +339,12 @@ fn attempt(
                 }
             };
             let mut state = shared.lock();
+            state.given = Some(at);
             let answer = Ok(state.position_at(at));
             state.tell(News::Position { request: *request, answer });
+        }
+        Work::Mark => {
+            mark(ready(shared, connection)?)?;
         }
         Work::Write { request, changes } => {
             let all = write::statements(&shared.lock(), changes).map_err(refusal)?;

@@ -8,7 +8,8 @@
 //! - With each message of the log that describes a table, before the changes behind it are told.
 //! - With each message that our event trigger writes when anything is altered, where the user may create one: so what was loaded
 //!   before is gone at the position of the alteration, and positions hold across it.
-//! - With each load, in its own snapshot, and before each position that is given; where there is no such trigger.
+//! - With each load, in its own snapshot, before each position that is given, and before the log is told of behind where somebody reads at a
+//!   position of the database's own; where there is no such trigger.
 //! - With each reading of what triggers noted, in its own snapshot, where the log is not read: there nothing passes between.
 //! - Every second.
 
@@ -163,6 +164,35 @@ pub(crate) fn look_behind(
     }
 }
 
+impl State {
+    /// The least location that is told after tables have been looked at once more, and that is at or behind this one.
+    pub(crate) fn after_look(&mut self, location: u64) -> u64 {
+        self.look_first = true;
+        location.max(self.begun.max(self.position) + 1)
+    }
+}
+
+/// As [`look`], before the log up to `end` is told of, where somebody who reads at a position waits for that ([`State::after_look`]).
+pub(crate) fn look_before(
+    shared: &Shared,
+    connection: &mut Connection,
+    end: u64,
+) -> Result<(), Error> {
+    {
+        let mut state = shared.lock();
+        // Whoever comes now waits for what is told behind.
+        state.begun = state.begun.max(end);
+        if !std::mem::take(&mut state.look_first) {
+            return Ok(());
+        }
+    }
+    let looked = look(shared, connection);
+    if looked.is_err() {
+        shared.lock().look_first = true;
+    }
+    looked.map(drop)
+}
+
 /// Sees to it that what is altered is told in the log, where the user may do that. Gives whether it is.
 pub(crate) fn install(connection: &mut Connection, settings: &Settings) -> Result<bool, Error> {
     if !settings.event_trigger {
@@ -229,6 +259,8 @@ const TAGS: [&str; 29] = [
     "IMPORT FOREIGN SCHEMA",
     "SELECT INTO",
     "DROP TYPE",
+    "IMPORT FOREIGN SCHEMA",
+    "SELECT INTO",
 ];
 
 fn trigger_name(settings: &Settings) -> String {

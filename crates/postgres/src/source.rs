@@ -150,7 +150,20 @@ impl Source for Postgres {
             let location = state.after_now();
             return Ok(state.position_at(location));
         }
-        Ok(state.position_at(before_head(position, state.watch.log_block_bytes)))
+        let location = before_head(position, state.watch.log_block_bytes);
+        if state.alterations_told || state.given == Some(position) {
+            return Ok(state.position_at(location));
+        }
+        // What was altered before there may have left nothing in the log.
+        let after = state.after_look(location);
+        let is_marked =
+            after == location || state.jobs.iter().any(|job| matches!(job.work, Work::Mark));
+        let at = state.position_at(after);
+        drop(state);
+        if !is_marked {
+            self.shared.queue(Work::Mark);
+        }
+        Ok(at)
     }
 
     fn show_position(&self, position: Position) -> String {

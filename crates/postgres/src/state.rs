@@ -72,7 +72,7 @@ pub(crate) struct State {
     pub(crate) way: Option<Way>,
     /// Somebody asked for a position: what was written is to be read soon.
     pub(crate) hurry: bool,
-    /// Where there is no log to read: the position that the last reading begun will be told at.
+    /// The position that is about to be told: that of the last reading begun where there is no log to read, the end of what was read of it elsewhere.
     pub(crate) begun: u64,
     /// Up to where the log has been read.
     pub(crate) position: u64,
@@ -87,6 +87,10 @@ pub(crate) struct State {
     pub(crate) alterations_told: bool,
     /// The tables are to be looked at soon.
     pub(crate) look: bool,
+    /// They are to be looked at before anything greater than [`State::begun`] is told: somebody reads at a position of the database's own.
+    pub(crate) look_first: bool,
+    /// The last position that was given after they had been looked at.
+    pub(crate) given: Option<u64>,
     /// Threads that wait for something to do, of each side: with a connection, and without.
     pub(crate) waiting: [[usize; 2]; 2],
     /// Loads were put back into the queue, and nobody was told.
@@ -196,10 +200,24 @@ pub(crate) struct Job {
 
 pub(crate) enum Work {
     Load(FetchId),
-    Declare { request: u64, prefix: Vec<u8>, generation: u64 },
-    Examine { request: u64, words: Words },
-    Position { request: u64 },
-    Write { request: u64, changes: Vec<Change> },
+    Declare {
+        request: u64,
+        prefix: Vec<u8>,
+        generation: u64,
+    },
+    Examine {
+        request: u64,
+        words: Words,
+    },
+    Position {
+        request: u64,
+    },
+    /// Has the log go on behind everything that was written.
+    Mark,
+    Write {
+        request: u64,
+        changes: Vec<Change>,
+    },
 }
 
 /// What those who operate it are told.
@@ -242,6 +260,8 @@ impl Shared {
             line: None,
             alterations_told: false,
             look: false,
+            look_first: false,
+            given: None,
             waiting: [[0; 2]; 2],
             put_back: false,
             writers: 0,
