@@ -256,8 +256,6 @@ const TAGS: [&str; 29] = [
     "DROP PUBLICATION",
     "DROP SCHEMA",
     "DROP TABLE",
-    "IMPORT FOREIGN SCHEMA",
-    "SELECT INTO",
     "DROP TYPE",
     "IMPORT FOREIGN SCHEMA",
     "SELECT INTO",
