@@ -192,6 +192,15 @@ def test_what_is_read_after_an_alteration_is_what_sql_shows(postgres, alteration
 
 
 def test_whoever_alters_a_table_is_noticed_and_not_kept_from_it(postgres):
+    with postgres.connect() as database:
+        # One that an older version left.
+        database.execute("CREATE SCHEMA headwater_db")
+        body = "CREATE FUNCTION headwater_db.altered() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'"
+        database.execute(body)
+        database.execute(
+            "CREATE EVENT TRIGGER headwater_db_altered ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION headwater_db.altered()"
+        )
+        database.execute("ALTER EVENT TRIGGER headwater_db_altered ENABLE ALWAYS")
     headwater = serve(postgres)
     try:
         cache, database = headwater.connect(), postgres.connect()
@@ -203,6 +212,9 @@ def test_whoever_alters_a_table_is_noticed_and_not_kept_from_it(postgres):
             plain.execute("ALTER TABLE posts DROP tweet, ADD tweet text DEFAULT 'fresh'")
             at = str(plain.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0])
         assert read(cache, at) == tables_of(database)
+        # A foreign table may become a partition.
+        tags = database.execute("SELECT evttags FROM pg_event_trigger WHERE evtname = 'headwater_db_altered'").fetchone()[0]
+        assert {"ALTER FOREIGN TABLE", "CREATE FOREIGN TABLE", "DROP FOREIGN TABLE", "IMPORT FOREIGN SCHEMA", "CREATE SCHEMA"} <= set(tags)
         # Without our trigger it is found by looking.
         database.execute("DROP SCHEMA headwater_db CASCADE")
         end = time.monotonic() + 30

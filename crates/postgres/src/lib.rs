@@ -51,6 +51,7 @@ pub mod terms;
 mod tls;
 mod transaction;
 mod watch;
+mod work;
 mod write;
 
 pub use source::{Postgres, connect, connect_for};

@@ -5,7 +5,8 @@ use crate::pool::before_head;
 use crate::range;
 use crate::room::Held;
 use crate::snapshot::Snapshot;
-use crate::state::{Job, Ready, State, TableReadiness, Work};
+use crate::state::{Ready, State, TableReadiness};
+use crate::work::{Job, Work};
 use headwater_base::source::{
     Attributes, Change, FetchId, Health, Loaded, LoadedPart, News, Pair, Portion,
 };

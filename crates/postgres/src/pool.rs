@@ -10,8 +10,9 @@ use crate::query::{
 use crate::room::Held;
 use crate::signature;
 use crate::source::{position_of, show};
-use crate::state::{Job, Line, Shared, State, TableReadiness, Way, Work};
+use crate::state::{Line, Shared, State, TableReadiness, Way};
 use crate::wire::{Connection, Error};
+use crate::work::{Job, Work};
 use crate::write::{self, Failed};
 use headwater_base::source::{Change, FetchId, Health, News, Position, Written};
 use std::sync::Arc;

@@ -212,7 +212,7 @@ pub(crate) fn install(connection: &mut Connection, settings: &Settings) -> Resul
           (SELECT FROM pg_event_trigger_ddl_commands() WHERE schema_name IS DISTINCT FROM 'pg_temp') THEN \
          PERFORM pg_logical_emit_message(true, '{ALTERED}', ''); END IF; \
          EXCEPTION WHEN OTHERS THEN NULL; END $headwater$; \
-         CREATE EVENT TRIGGER {trigger} ON ddl_command_end WHEN TAG IN ({tags}) \
+         DROP EVENT TRIGGER IF EXISTS {trigger}; CREATE EVENT TRIGGER {trigger} ON ddl_command_end WHEN TAG IN ({tags}) \
          EXECUTE FUNCTION {schema}.altered(); \
          ALTER EVENT TRIGGER {trigger} ENABLE ALWAYS; COMMIT",
         tags = TAGS.map(literal).join(", ")
@@ -265,11 +265,12 @@ fn trigger_name(settings: &Settings) -> String {
     format!("{}_altered", settings.slot)
 }
 
-/// The expression for whether the trigger is there and does its work.
+/// The expression for whether the trigger is there and does its work: one that was made by an older version may fire at less.
 pub(crate) fn installed_sql(settings: &Settings) -> String {
     format!(
-        "EXISTS (SELECT FROM pg_event_trigger WHERE evtname = {} AND evtenabled = 'A')",
-        literal(&trigger_name(settings))
+        "EXISTS (SELECT FROM pg_event_trigger WHERE evtname = {} AND evtenabled = 'A' AND evttags @> ARRAY[{}])",
+        literal(&trigger_name(settings)),
+        TAGS.map(literal).join(", ")
     )
 }
 

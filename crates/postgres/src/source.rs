@@ -3,8 +3,9 @@
 use crate::mapping::{self, Words};
 use crate::pool::{Side, before_head};
 use crate::settings::Settings;
-use crate::state::{Shared, Way, Work};
+use crate::state::{Shared, Way};
 use crate::terms::Terms;
+use crate::work::Work;
 use crate::{follow, pool, watch};
 use headwater_base::KeyRange;
 use headwater_base::source::{Change, FetchId, News, Portion, Position, Sink, Source};

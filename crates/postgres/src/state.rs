@@ -32,6 +32,7 @@ use crate::room::Room;
 use crate::settings::Settings;
 use crate::signature::COMPARED_AGAIN;
 use crate::snapshot::{Snapshot, Told};
+use crate::work::{Job, Work};
 use headwater_base::KeyRange;
 use headwater_base::source::{Change, FetchId, Health, News, Position, Sink};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -185,39 +186,6 @@ pub(crate) struct Ready {
     pub(crate) signature: String,
     /// The expression that gives it.
     pub(crate) signature_sql: String,
-}
-
-/// What is to be done on a connection of the pool.
-pub(crate) struct Job {
-    pub(crate) work: Work,
-    pub(crate) not_before: Instant,
-    pub(crate) deadline: Instant,
-    /// Why it was put off.
-    pub(crate) trouble: Option<String>,
-    /// Not together with others: that went wrong.
-    pub(crate) alone: bool,
-}
-
-pub(crate) enum Work {
-    Load(FetchId),
-    Declare {
-        request: u64,
-        prefix: Vec<u8>,
-        generation: u64,
-    },
-    Examine {
-        request: u64,
-        words: Words,
-    },
-    Position {
-        request: u64,
-    },
-    /// Has the log go on behind everything that was written.
-    Mark,
-    Write {
-        request: u64,
-        changes: Vec<Change>,
-    },
 }
 
 /// What those who operate it are told.
