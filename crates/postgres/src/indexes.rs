@@ -12,11 +12,11 @@ use crate::wire::{Connection, Error};
 use headwater_base::{KeyRange, prefix_end};
 
 /// A column of an index.
-struct Indexed {
+struct IndexColumn {
     name: String,
     /// The collation is the column's own.
     is_own: bool,
-    /// It is `"C"`.
+    /// The collation is `"C"`.
     is_c: bool,
 }
 
@@ -24,7 +24,7 @@ struct Indexed {
 const BETWEEN: [char; 2] = ['\u{1}', '\u{2}'];
 
 /// The columns of each index that may serve ranges. Plans are of the table as it is now, and a table with few rows may have others.
-fn indexes(connection: &mut Connection, mapping: &Mapping) -> Result<Vec<Vec<Indexed>>, Error> {
+fn indexes(connection: &mut Connection, mapping: &Mapping) -> Result<Vec<Vec<IndexColumn>>, Error> {
     // Other classes of operators, such as `text_pattern_ops`, serve neither `<` nor `ORDER BY`. The collation "C" has the number 950.
     let rows = connection.rows(&format!(
         "SELECT (SELECT string_agg(concat_ws(chr(2), coalesce(a.attname, ''), \
@@ -41,7 +41,7 @@ fn indexes(connection: &mut Connection, mapping: &Mapping) -> Result<Vec<Vec<Ind
         let mut parts = part.split(BETWEEN[1]);
         let name = parts.next().unwrap_or_default().to_owned();
         let mut is = || parts.next() == Some("t");
-        Indexed { name, is_own: is(), is_c: is() }
+        IndexColumn { name, is_own: is(), is_c: is() }
     };
     let columns = |row: &Row| text(row, 0).split(BETWEEN[0]).map(column).collect();
     Ok(rows.iter().map(columns).collect())
@@ -53,7 +53,7 @@ fn is_collated(kind: &Kind) -> bool {
 }
 
 /// Whether an index gives the rows that are equal in the key's columns before `fixed` in the order of the others, texts by their bytes.
-fn is_in_order(mapping: &Mapping, index: &[Indexed], fixed: usize) -> bool {
+fn is_in_order(mapping: &Mapping, index: &[IndexColumn], fixed: usize) -> bool {
     let key = mapping.columns.iter().zip(&mapping.kinds).enumerate();
     let mut stands = key.map(|(at, (column, kind))| {
         let is_c = at >= fixed && is_collated(kind);
@@ -65,11 +65,11 @@ fn is_in_order(mapping: &Mapping, index: &[Indexed], fixed: usize) -> bool {
 }
 
 /// Whether an index finds the rows that are equal in all of the key's columns but the last, and there within bounds.
-fn serves(mapping: &Mapping, index: &[Indexed]) -> bool {
+fn serves(mapping: &Mapping, index: &[IndexColumn]) -> bool {
     let key = &mapping.columns[..mapping.kinds.len()];
     let Some((last, before)) = key.split_last() else { return false };
     let Some(first) = index.get(..before.len()) else { return false };
-    let own = |there: &Indexed, name: &str| there.is_own && there.name == name;
+    let own = |there: &IndexColumn, name: &str| there.is_own && there.name == name;
     // Bounds on a text are served where bytes are compared; points and what lies above are served elsewhere.
     let bounded =
         !matches!(mapping.kinds.last(), Some(Kind::Text { bytewise: false } | Kind::Plain));

@@ -421,13 +421,7 @@ impl NotedChanges {
 
     fn tell(self, state: &mut crate::state::State, at: u64) {
         let Some(tables) = self.tables else { return tell(state, at, &self.all) };
-        state.note(
-            "transaction too large",
-            &format!(
-                "{} tables that were changed are loaded again (transaction-bytes-max, or an eighth of the memory bound)",
-                tables.len()
-            ),
-        );
+        state.note_too_large(tables.len());
         let whole = |prefix| Noted { prefix, old: None, new: None };
         tell(state, at, &tables.into_iter().map(whole).collect::<Vec<_>>());
     }

@@ -12,6 +12,9 @@ const LARGE: u64 = 2;
 const SMALL: u64 = 8;
 /// Whatever the bound is, messages and transactions may have so many bytes.
 const FEWEST: usize = 1 << 20;
+/// What bounds the bytes of a transaction that are kept ([`Room::transaction_bytes_max`]), for people.
+pub(crate) const TRANSACTION_LIMIT: &str =
+    "transaction-bytes-max, or an eighth of the memory bound";
 /// What a key and its value take beside their bytes.
 const PAIR_BYTES: usize = 64;
 

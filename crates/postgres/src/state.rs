@@ -28,7 +28,7 @@ use crate::loads::{Load, Recent};
 use crate::mapping::{Mapping, Words};
 use crate::output::Relation;
 use crate::pool::{self, Side};
-use crate::room::Room;
+use crate::room::{Room, TRANSACTION_LIMIT};
 use crate::settings::Settings;
 use crate::signature::COMPARED_AGAIN;
 use crate::snapshot::{Snapshot, Told};
@@ -88,7 +88,7 @@ pub(crate) struct State {
     pub(crate) alterations_told: bool,
     /// The tables are to be looked at soon.
     pub(crate) look: bool,
-    /// They are to be looked at before anything greater than [`State::begun`] is told: somebody reads at a position of the database's own.
+    /// The tables are to be looked at before anything greater than [`State::begun`] is told: somebody reads at a position of the database's own.
     pub(crate) look_first: bool,
     /// The last position that was given after they had been looked at.
     pub(crate) given: Option<u64>,
@@ -369,6 +369,14 @@ impl State {
     /// Has a note passed on, behind the news before.
     pub(crate) fn note(&mut self, what: &'static str, why: &str) {
         self.outbox.push_back(Word::Note(what, why.to_owned()));
+    }
+
+    /// Notes that so many tables are loaded again, since more was changed than is kept at a time.
+    pub(crate) fn note_too_large(&mut self, tables: usize) {
+        self.note(
+            "transaction too large",
+            &format!("{tables} tables that were changed are loaded again ({TRANSACTION_LIMIT})"),
+        );
     }
 
     /// Whether news wait to be passed on.

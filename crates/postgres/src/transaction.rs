@@ -11,6 +11,7 @@
 
 use crate::mapping::{Cell, Value};
 use crate::output::{self, Message, Old, Relation, Tuple, message, relation_of};
+use crate::room::TRANSACTION_LIMIT;
 use crate::signature::ALTERED;
 use crate::state::{Ready, State, TableReadiness};
 use crate::wire::Error;
@@ -91,7 +92,7 @@ impl Transaction {
                 return Ok(());
             }
             return Err(Error::broken(format!(
-                "what a transaction says of the tables that it changes takes more than {bytes_max} bytes (transaction-bytes-max, or an eighth of the memory bound)"
+                "what a transaction says of the tables that it changes takes more than {bytes_max} bytes ({TRANSACTION_LIMIT})"
             )));
         }
         self.keep(bytes);
@@ -134,33 +135,16 @@ impl Transaction {
     /// Applies it: it ends at `position`, and `more` is at hand.
     pub(crate) fn commit(&self, state: &mut State, position: u64, more: bool) {
         let mut outcome = Outcome::default();
-        match &self.touched {
-            Some(touched) => {
-                for bytes in self.messages() {
-                    if let Some(message) = message(bytes) {
-                        outcome.message(message, state);
-                    }
-                }
-                for &relation in touched {
-                    for plan in state.plans_of(relation).iter() {
-                        outcome.resets.push(KeyRange::prefix(&plan.ready.mapping.prefix));
-                    }
-                }
-            }
-            None => {
-                for bytes in self.messages() {
-                    if let Some(message) = message(bytes) {
-                        outcome.message(message, state);
-                    }
-                }
+        for message in self.messages().filter_map(message) {
+            outcome.message(message, state);
+        }
+        for &relation in self.touched.iter().flatten() {
+            for plan in state.plans_of(relation).iter() {
+                outcome.resets.push(KeyRange::prefix(&plan.ready.mapping.prefix));
             }
         }
         if self.touched.is_some() && !outcome.resets.is_empty() {
-            let tables = outcome.resets.len();
-            state.note(
-                "transaction too large",
-                &format!("{tables} tables that it changed are loaded again (transaction-bytes-max, or an eighth of the memory bound)"),
-            );
+            state.note_too_large(outcome.resets.len());
         } else if let Some(first) = outcome.resets.first() {
             let (number, first) = (outcome.resets.len(), first.first.escape_ascii());
             state.note(

@@ -240,6 +240,13 @@ pub struct Memory {
     pub clients_bytes_max: Share,
 }
 
+impl Memory {
+    /// Bytes that the process may take; `None`: as much as there is.
+    pub(crate) fn bound(&self) -> Option<usize> {
+        (self.max != Size(0)).then_some(self.max.0 as usize)
+    }
+}
+
 /// What functions may take, and who may call them.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]

@@ -300,7 +300,7 @@ fn definitions_that_were_missed_are_taken_over_from_the_first_shard() {
     until_known(&cluster, "bob", &[0, 2], true);
     cluster.begin(1);
     until_known(&cluster, "bob", &[1], true);
-    // And now the first one has none.
+    // The first shard has no owner when this is defined.
     cluster.kill(0);
     let undone = ask(&mut connect(cluster.ports[1]), "ACL SETUSER eve on >secret ~* +@all");
     assert_eq!(undone.unwrap_err().code(), Some("CLUSTERDOWN"));

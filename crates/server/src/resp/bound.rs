@@ -11,7 +11,7 @@
 use super::session::Queue;
 use super::{Flow, ShardService, Turn, encoder, times};
 use crate::config::{Config, ConfigError};
-use crate::memory::{ClientShare, POSTPONED_PATIENCE, Sample, Size};
+use crate::memory::{ClientShare, POSTPONED_PATIENCE, Sample};
 use crate::resp::parts::MemoryBound;
 use headwater_base::memory::Meter;
 use headwater_command::bits::field_steps;
@@ -88,7 +88,7 @@ fn share_beside(others: usize, share: usize, shards: usize) -> usize {
 impl ShardService {
     /// Puts the memory settings of `config` into force.
     pub(super) fn apply_memory(&mut self, config: &Config) {
-        let bound = (config.memory.max != Size(0)).then_some(config.memory.max.0 as usize);
+        let bound = config.memory.bound();
         let before = self.bound.gauge.limit().unwrap_or(usize::MAX);
         self.bound.gauge.set_bound(bound);
         self.bound.lowers |= self.bound.gauge.limit().is_some_and(|limit| limit < before);

@@ -496,7 +496,7 @@ fn begin_users(
 ) -> Result<Arc<UserRegistry>, ConfigError> {
     let registry = shards.map(|shards| shards.outbox.transport().users().clone());
     let registry = registry.unwrap_or_default();
-    if shards.is_none_or(|shards| shards.me == Shard(0) || shards.outbox.are_apart()) {
+    if shards.is_none_or(Shards::tells_of_process) {
         registry.begin(config)?;
         registry.begin_definitions(config, node);
     }

@@ -11,7 +11,6 @@ use crate::config::{Config, ConfigError, Table};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
-use crate::memory::Size;
 use crate::resp::parts::Stores;
 use crate::resp::parts::Waits;
 use crate::sources::{Answer, Asked, Hub, Tag, Told};
@@ -47,7 +46,7 @@ pub(super) fn begin(
     // The first shard does what is done once for all.
     let is_first = me == Shard(0);
     // Before they connect: what a server sends is bounded by it.
-    hub.set_memory_bound((config.memory.max != Size(0)).then_some(config.memory.max.0 as usize));
+    hub.set_memory_bound(config.memory.bound());
     for source in config.source_list.iter().filter(|_| is_first) {
         let allowed = source.by_client.then(|| config.connect.allowed()).transpose()?;
         hub.add(&source.name, &source.kind, &source.url, &terms(config, allowed))

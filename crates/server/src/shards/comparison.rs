@@ -10,7 +10,7 @@ const AGAIN: u64 = 1000;
 
 /// What one shard knows of the first one's definitions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Comparison {
+pub(crate) struct DefinitionComparison {
     /// The digest of its own, and of the first shard's, as they were last.
     both: Option<(u64, u64)>,
     /// The digest that the first shard has told over this connection.
@@ -21,7 +21,7 @@ pub(crate) struct Comparison {
     asked: Option<u64>,
 }
 
-impl Comparison {
+impl DefinitionComparison {
     /// The first shard has told the digest of its definitions.
     pub(crate) fn tell(&mut self, theirs: u64) {
         self.theirs = Some(theirs);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn what_differs_for_long_is_asked_for_and_taken_over() {
-        let mut it = Comparison::default();
+        let mut it = DefinitionComparison::default();
         assert!(!it.is_to_ask(1, 0));
         it.tell(1);
         assert!(!it.is_to_ask(1, 10_000));
@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn what_changes_meanwhile_is_waited_for_anew() {
-        let mut it = Comparison::default();
+        let mut it = DefinitionComparison::default();
         it.tell(2);
         assert!(!it.is_to_ask(1, 0));
         // Something was executed here.
         assert!(!it.is_to_ask(3, SETTLED));
-        // And there.
+        // Something was executed at the first shard.
         it.tell(4);
         assert!(!it.is_to_ask(3, 2 * SETTLED));
         assert!(it.is_to_ask(3, 3 * SETTLED));

@@ -81,7 +81,7 @@ pub(crate) enum ShardMessage {
     },
     /// The digest of what is defined at the sender.
     Defined {
-        /// It.
+        /// The digest.
         digest: u64,
     },
     /// All that is defined at the receiver is asked for.

@@ -23,7 +23,7 @@ mod transport;
 mod turns;
 
 pub(crate) use barrier::MoveRefusal;
-pub(crate) use comparison::Comparison;
+pub(crate) use comparison::DefinitionComparison;
 pub(crate) use count::settle;
 pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
@@ -85,7 +85,7 @@ pub(crate) struct Shards {
     /// What transactions of shards in other processes have prepared here.
     pub(crate) prepared: HashMap<TransactionId, Requests>,
     /// Whether the definitions here are those of the first shard, in a process of its own.
-    pub(crate) comparison: Comparison,
+    pub(crate) comparison: DefinitionComparison,
     /// The digest of the definitions that the first shard has told last.
     pub(crate) told_definitions: Option<u64>,
 }
@@ -128,9 +128,14 @@ impl Shards {
             crowded,
             unsent,
             prepared,
-            comparison: Comparison::default(),
+            comparison: DefinitionComparison::default(),
             told_definitions: None,
         })
+    }
+
+    /// Whether this shard tells of what is the process's, and not its own: one shard of each process does.
+    pub(crate) fn tells_of_process(&self) -> bool {
+        self.me == Shard(0) || self.outbox.are_apart()
     }
 
     /// What this shard and the others know of each other's memory.

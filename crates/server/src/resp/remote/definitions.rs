@@ -1,6 +1,6 @@
-//! Definitions that a shard in a process of its own has missed, or that the first shard has: see [`Comparison`].
+//! Definitions that a shard in a process of its own has missed, or that the first shard has: see [`DefinitionComparison`].
 //!
-//! [`Comparison`]: crate::shards::Comparison
+//! [`DefinitionComparison`]: crate::shards::DefinitionComparison
 
 use crate::keeping::{EmbeddedStore, digest_of, read_definitions};
 use crate::log::event;

@@ -417,9 +417,9 @@ impl OtherShards {
         self.shards.as_ref().is_some_and(|shards| !shards.crowded.is_empty())
     }
 
-    /// Whether this shard tells of what is the process's, and not its own: one shard of each process does.
+    /// [`Shards::tells_of_process`], of the only shard that there is as well.
     pub(in crate::resp) fn tells_of_process(&self) -> bool {
-        self.shards.as_ref().is_none_or(|it| it.me == Shard(0) || it.outbox.are_apart())
+        self.shards.as_ref().is_none_or(|shards| shards.tells_of_process())
     }
 
     /// Whether the other shards are in processes of their own.
