@@ -130,6 +130,11 @@ impl Slices {
         self.used += rows.max(1);
     }
 
+    /// Whether something that came of the operation under way is kept.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.active && self.used > 0
+    }
+
     /// Whether the operation under way is to end for now.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
@@ -238,6 +243,7 @@ impl Engine {
         self.reads.slices.is_resumed = false;
         self.ending = None;
         self.base.loads.waits.forget_lacking();
+        self.base.loads.waits.brought.end_operation();
         self.base.removals.end_operation();
         self.reads.listings.end_operation();
         self.reads.hints.end_operation();
@@ -260,6 +266,7 @@ impl Engine {
         }
         self.reads.listings.resume(ticket);
         self.reads.hints.resume(ticket);
+        self.base.loads.waits.brought.resume(ticket);
         self.views.in_the_way.resume(ticket);
         if !self.reads.slices.verified.is_empty() {
             self.reads.slices.resumed = self.reads.slices.verified.remove(&ticket);
@@ -277,6 +284,7 @@ impl Engine {
         self.base.removals.forget(ticket);
         self.reads.listings.forget(ticket);
         self.reads.hints.forget(ticket);
+        self.base.loads.waits.brought.forget(ticket);
         self.views.in_the_way.forget(ticket);
         self.forget_later(ticket);
     }

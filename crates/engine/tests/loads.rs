@@ -1,11 +1,13 @@
 //! Answers of sources that are taken in slices: what comes between, and what ends them.
 
+use headwater_base::memory::Meter;
 use headwater_base::source::{Attributes, LoadedPart};
 use headwater_base::{KeyRange, Placement, Shard};
 use headwater_engine::{
     Change, Effect, Engine, EngineError, FetchId, Loaded, Pair, Portion, Position, RangeOptions,
     Settings, Stop, TableOptions, Ticket,
 };
+use std::rc::Rc;
 
 const ROWS: u32 = 10;
 
@@ -403,4 +405,74 @@ fn parts_are_taken_in_slices_as_answers_are() {
     let changed: Vec<_> = pairs.iter().filter(|(_, value)| value != b"loaded").collect();
     assert_eq!((pairs.len(), changed.len()), (10, 2));
     assert_eq!((&*changed[0].1, &*changed[1].1), (&b"late"[..], &b"later"[..]));
+}
+
+/// Memory that never seems to be taken: what goes here goes because the test says so.
+#[derive(Debug)]
+struct Empty;
+
+impl Meter for Empty {
+    fn used(&self) -> usize {
+        0
+    }
+}
+
+/// Reads all of the table as a client does, where what is loaded goes before the reader runs again, `times` times; what came of it, and how many bytes were
+/// loaded.
+fn read_losing(engine: &mut Engine, times: usize) -> (Result<usize, EngineError>, usize) {
+    let (mut bytes, mut resumed) = (0, None);
+    for time in 0.. {
+        engine.begin_slice();
+        if let Some(ticket) = resumed {
+            engine.resume(ticket);
+        }
+        let KeyRange { first, last } = all();
+        let done = engine.range(&first, &last, RangeOptions::default(), &mut |_, _| {});
+        engine.end_slice();
+        match done {
+            Ok(count) => return (Ok(count as usize), bytes),
+            Err(Stop::Failed(error)) => return (Err(error), bytes),
+            Err(Stop::Wait(ticket)) => resumed = Some(ticket),
+        }
+        assert!(time < 100, "it loads and evicts without end");
+        for (fetch, range, _) in asked(engine) {
+            let mut answer = answer();
+            answer.pairs.retain(|pair| range.contains(&pair.key));
+            bytes +=
+                answer.pairs.iter().map(|pair| pair.key.len() + pair.value.len()).sum::<usize>();
+            engine.loaded(fetch, Ok(answer));
+            go_on(engine);
+        }
+        if time < times {
+            (0..20).for_each(|draw| _ = engine.evict_any(draw));
+        }
+    }
+    unreachable!("the loop has no end")
+}
+
+#[test]
+fn a_read_ends_for_which_more_is_loaded_than_memory_holds() {
+    let limited = || {
+        let mut engine = sourced();
+        engine.set_memory(Rc::new(Empty), Some(200));
+        engine
+    };
+    let mut engine = limited();
+    let (done, bytes) = read_losing(&mut engine, usize::MAX);
+    assert_eq!(done, Err(EngineError::OutOfMemory));
+    assert!((400..=600).contains(&bytes), "{bytes}");
+    // It counts for each read anew, and what goes a few times is loaded again.
+    assert_eq!(read_losing(&mut engine, usize::MAX).0, Err(EngineError::OutOfMemory));
+    assert_eq!(read_losing(&mut engine, 3), (Ok(10), 480));
+    engine.check_invariants();
+    // Parts are here, and the gaps between them are loaded one by one.
+    let mut engine = limited();
+    assert!(read_some(&mut engine, 3, false).is_err());
+    for (fetch, ..) in asked(&mut engine) {
+        engine.loaded(fetch, Ok(part(0..3, (0, 3))));
+    }
+    assert_eq!(read_losing(&mut engine, usize::MAX).0, Err(EngineError::OutOfMemory));
+    // Nothing is counted without a limit.
+    let mut engine = sourced();
+    assert_eq!(read_losing(&mut engine, 50).0, Ok(10));
 }

@@ -70,7 +70,11 @@ impl Engine {
                 let error = EngineError::SourceFailed { source: data.provider.name(), message };
                 waits.fail(fetch, &error);
             }
-            Ok(loaded) => self.take_answer(part, &range, load, loaded.into()),
+            Ok(loaded) => {
+                let answer: Answer = loaded.into();
+                self.note_brought(fetch, || answer.bytes());
+                self.take_answer(part, &range, load, answer);
+            }
         }
     }
 

@@ -24,6 +24,7 @@
 //!   and the expiry that the embedded store was told last.
 
 mod arrive;
+mod brought;
 mod data;
 mod forget;
 mod need;

@@ -88,6 +88,10 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
+        if self.base.loads.waits.brought.is_too_much(&self.memory) {
+            self.memory.gave_up_for_good();
+            return Err(Missing);
+        }
         let group = table.group_prefix_of(&wanted.first).map(KeyRange::prefix);
         if let Some(home) = part.home {
             self.base.loads.elsewhere.add(part.table, home);

@@ -60,6 +60,10 @@ impl Engine {
                 return Ok(Some(known));
             }
         }
+        if self.base.loads.waits.brought.is_too_much(&self.memory) {
+            self.memory.gave_up_for_good();
+            return Err(Missing);
+        }
         let mut rows = limit - held;
         if let Some(placed) = placed {
             let shards = u64::from(placed.placement.shards());

@@ -24,11 +24,14 @@ impl Engine {
             return waits.file(fetch, part, &range.first);
         };
         let answer = Answer::part(position, pairs);
-        let bytes_before = load.portion.bytes_before + answer.bytes();
+        let bytes = answer.bytes();
+        let bytes_before = load.portion.bytes_before + bytes;
         let left = Load::new(fetch, load.asked_at, Portion { bytes_before, ..load.portion });
         let left = left.after(load.answers).with_changes(load.cut_changes(&rest.first));
         data.under_way.insert(rest, left);
         waits.file(fetch, part, &rest.first);
+        self.note_brought(fetch, || bytes);
+        let waits = &mut self.base.loads.waits;
         load.fetch = waits.fork(fetch);
         self.take_answer(part, &known, load, answer);
     }

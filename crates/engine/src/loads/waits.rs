@@ -5,6 +5,7 @@
 //! number in an ordered tree, however many loads are under way.
 
 use super::LoadedId;
+use super::brought::Brought;
 use crate::engine::Engine;
 use crate::report::{Effect, EngineError, Stop, Ticket};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -18,9 +19,9 @@ use headwater_base::source::FetchId;
 pub(crate) struct Waits {
     next_fetch: u64,
     next_ticket: u64,
-    waiting: BTreeMap<Ticket, BTreeSet<FetchId>>,
+    pub(super) waiting: BTreeMap<Ticket, BTreeSet<FetchId>>,
     /// Who waits for each load, in ascending order; some of them have failed since.
-    by_fetch: BTreeMap<FetchId, Vec<Ticket>>,
+    pub(super) by_fetch: BTreeMap<FetchId, Vec<Ticket>>,
     /// What the operation under way lacks. It ends with the operation, whether that waits for it or not: what comes next must not
     /// wait for loads that have been answered by then.
     pub(crate) lacking: BTreeSet<FetchId>,
@@ -28,6 +29,7 @@ pub(crate) struct Waits {
     loads: BTreeMap<FetchId, (LoadedId, Vec<u8>)>,
     /// Loads from other shards whose answers will be of no use.
     useless: Vec<Useless>,
+    pub(crate) brought: Brought,
     pub(crate) effects: Vec<Effect>,
 }
 
@@ -195,6 +197,7 @@ impl Waits {
     pub(super) fn fail(&mut self, fetch: FetchId, error: &EngineError) {
         for ticket in self.by_fetch.remove(&fetch).unwrap_or_default() {
             if self.waiting.remove(&ticket).is_some() {
+                self.brought.forget(ticket);
                 self.effects.push(Effect::Fail { ticket, error: error.clone() });
             }
         }
@@ -213,6 +216,7 @@ impl Engine {
             return ended;
         }
         debug_assert!(self.views.queue.is_empty(), "changes are applied before an operation ends");
+        let has_advanced = self.reads.slices.has_kept();
         if self.reads.slices.is_over() {
             // What it lacks besides is asked for again when it goes on.
             self.base.loads.waits.lacking.clear();
@@ -220,9 +224,11 @@ impl Engine {
             self.reads.slices.postpone(ticket);
             self.reads.slices.keep_short_passes(ticket);
             self.reads.hints.keep(ticket);
+            self.base.loads.waits.brought.keep(ticket, has_advanced);
             return Stop::Wait(ticket);
         }
         let ticket = self.base.loads.waits.wait();
+        self.base.loads.waits.brought.keep(ticket, has_advanced);
         self.reads.slices.keep_short_passes(ticket);
         self.reads.hints.keep(ticket);
         Stop::Wait(ticket)
