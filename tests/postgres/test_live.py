@@ -208,6 +208,9 @@ class History:
         self.lock = threading.Lock()
         self.version = 0
         self.wrong = []
+        # Disturbances that come before any comes again.
+        self.left = []
+        self.is_by_triggers = postgres.wal_level != "logical"
         self.counts = {"written": 0, "read": 0, "refused": 0, "awaited": 0, "altered": 0, "changed": 0, "failed over": 0}
 
     def fill(self):
@@ -236,8 +239,10 @@ class History:
                 database = database or self.postgres.connect()
                 # Each writer has times of its own, so versions of a key grow in the order of commits.
                 poster, at = choose.choice(POSTERS), choose.randrange(POSTS // 3) * 3 + number
-                version = self.next()
                 with database.transaction():
+                    # What alters the table writes a version of its own, which those of later commits are above.
+                    database.execute("LOCK TABLE posts IN ROW EXCLUSIVE MODE")
+                    version = self.next()
                     changed = sum(self.step(database, choose, number) for _ in range(choose.randrange(1, 4)))
                     database.execute(
                         "INSERT INTO posts VALUES (%s, %s, %s) ON CONFLICT (poster, time) DO UPDATE SET tweet = EXCLUDED.tweet",
@@ -250,7 +255,7 @@ class History:
                     cache = cache or self.headwater.connect()
                     key = f"p|{poster}|{at:010}"
                     got = cache.execute_command("RANGE", key, key + "\0", "VALUES", "AT", position)
-                    if got != [tweet_of(version)]:
+                    if len(got) != 1 or version_of(got[0]) < version:
                         self.wrong.append(f"{key} at {position}: {got}, not v{version}")
                     self.count("awaited")
             except psycopg.Error:
@@ -309,7 +314,9 @@ class History:
             time.sleep(choose.random() * 0.003)
 
     def disturb(self):
-        match self.random.randrange(9):
+        if not self.left:
+            self.left = self.random.sample(range(9), 9)
+        match self.left.pop():
             case 0:
                 self.postgres.end(signal.SIGINT)
                 self.postgres.start()
@@ -323,12 +330,7 @@ class History:
                 self.headwater.end(signal.SIGKILL)
                 self.headwater.start()
             case 4:
-                self.alter(
-                    "ALTER TABLE posts ADD other text",
-                    "UPDATE posts SET other = tweet",
-                    "ALTER TABLE posts DROP tweet",
-                    "ALTER TABLE posts RENAME other TO tweet",
-                )
+                self.migrate()
             case 8:
                 self.fail_over()
             case 5:
@@ -349,11 +351,33 @@ class History:
             database.execute("SELECT pg_promote()")
         self.count("failed over")
 
+    def migrate(self):
+        """Alters the table of posts in one transaction, in one of the ways that change what its rows hold or what the log tells of them."""
+        match self.random.randrange(4):
+            case 0:
+                self.alter(
+                    "ALTER TABLE posts ADD other text",
+                    "UPDATE posts SET other = tweet",
+                    "ALTER TABLE posts DROP tweet",
+                    "ALTER TABLE posts RENAME other TO tweet",
+                )
+            case 1:
+                # Every row has a value that no row is written for.
+                default = lambda: f"ALTER TABLE posts DROP tweet, ADD tweet text DEFAULT '{tweet_of(self.next())}'"
+                self.alter("LOCK TABLE posts IN ACCESS EXCLUSIVE MODE", default, "ALTER TABLE posts ALTER tweet DROP DEFAULT")
+            case 2:
+                self.alter("ALTER TABLE posts ALTER tweet TYPE varchar", "ALTER TABLE posts ALTER tweet TYPE text")
+            case _:
+                # The log does not tell of what is written meanwhile.
+                update = lambda: f"UPDATE posts SET tweet = '{tweet_of(self.next())}' WHERE time < 2"
+                out, back = ([] if self.is_by_triggers else [f"ALTER PUBLICATION headwater_db {how} TABLE posts"] for how in ("DROP", "ADD"))
+                self.alter("LOCK TABLE posts IN ACCESS EXCLUSIVE MODE", *out, update, *back)
+
     def alter(self, *statements):
         # Writers may be in the way, each other's and this one's.
         with contextlib.suppress(psycopg.Error), self.postgres.connect() as database, database.transaction():
             for statement in statements:
-                database.execute(statement)
+                database.execute(statement() if callable(statement) else statement)
             self.count("altered")
 
     def run(self):
@@ -363,7 +387,10 @@ class History:
         for thread in threads:
             thread.start()
         end = time.monotonic() + SECONDS
-        while (time.monotonic() < end or self.counts["changed"] < CHANGES) and not self.wrong:
+        drawn = 0
+        # Each kind of disturbance comes once at least.
+        while (time.monotonic() < end or self.counts["changed"] < CHANGES or drawn < 9) and not self.wrong:
+            drawn += 1
             time.sleep(self.random.uniform(0.1, 1.5))
             self.disturb()
         self.done.set()
@@ -409,6 +436,7 @@ def test_joins_equal_the_same_joins_in_sql(wal_level, shards):
         print(history.counts, f"evicted: {headwater.evicted}")
         assert min(history.counts["written"], history.counts["read"]) > 50
         assert history.counts["awaited"] > 5
+        assert min(history.counts["altered"], history.counts["failed over"]) > 0
         assert headwater.evicted > 10
     finally:
         postgres.remove()

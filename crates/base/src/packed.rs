@@ -1,24 +1,52 @@
 //! Keys with their values in one buffer: what many rows are passed on in between threads.
 //!
 //! # Cost
-//! Sixteen bytes a pair beside its own, and no allocation: a pair that has two of its own costs its reader and its writer more than its bytes do.
+//! 24 bytes a pair beside its own, and no allocation: a pair that has two of its own costs its reader and its writer more than its bytes do.
 
 use crate::key::KeyRange;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
 
-/// Pairs of keys and values in one buffer, in the order in which they were added.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// Pairs of keys and values in one buffer, in the order in which they were added, or in that of their keys.
+#[derive(Clone, Default)]
 pub struct PackedPairs {
     bytes: Vec<u8>,
-    /// Where the key of each pair ends, and where its value does.
-    ends: Vec<(usize, usize)>,
+    places: Vec<Place>,
+    /// Bytes of pairs that were taken away.
+    unused: usize,
+    /// What is given back with the pairs.
+    held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Where a pair is in the buffer: its key, and behind that its value.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    first: usize,
+    key_end: usize,
+    end: usize,
+}
+
+impl Place {
+    fn length(self) -> usize {
+        self.end - self.first
+    }
+
+    fn key(self, bytes: &[u8]) -> &[u8] {
+        bytes.get(self.first..self.key_end).unwrap_or_default()
+    }
 }
 
 impl PackedPairs {
     /// None, with room for about so many bytes and pairs.
     #[must_use]
     pub fn with_capacity(bytes: usize, pairs: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(pairs) }
+        Self {
+            bytes: Vec::with_capacity(bytes),
+            places: Vec::with_capacity(pairs),
+            ..Self::default()
+        }
     }
 
     /// Adds a pair that `write` appends to the buffer: its key first, of which it gives the end, then its value. Where it gives `None` there is no such
@@ -28,7 +56,7 @@ impl PackedPairs {
         let first = self.bytes.len();
         let key_end = write(&mut self.bytes).filter(|end| (first..=self.bytes.len()).contains(end));
         match key_end {
-            Some(key_end) => self.ends.push((key_end, self.bytes.len())),
+            Some(key_end) => self.places.push(Place { first, key_end, end: self.bytes.len() }),
             None => self.bytes.truncate(first),
         }
         key_end.is_some()
@@ -36,45 +64,62 @@ impl PackedPairs {
 
     /// Adds a pair.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        let first = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.ends.push((key_end, self.bytes.len()));
+        self.places.push(Place { first, key_end, end: self.bytes.len() });
     }
 
     /// Takes the last pair away.
     pub fn pop(&mut self) {
-        self.ends.pop();
-        self.bytes.truncate(self.first(self.ends.len()));
+        let Some(place) = self.places.pop() else { return };
+        if place.end == self.bytes.len() {
+            self.bytes.truncate(place.first);
+        } else {
+            self.unused += place.length();
+        }
     }
 
-    /// Adds the pairs of `other` behind.
+    /// Adds the pairs of `other` behind, and holds what they hold if these hold nothing.
     pub fn append(&mut self, other: &Self) {
         other.iter().for_each(|(key, value)| self.push(key, value));
+        self.held = self.held.take().or_else(|| other.held.clone());
+    }
+
+    /// Keeps the pairs whose keys `keeps` names. No bytes are moved.
+    pub fn retain(&mut self, keeps: impl Fn(&[u8]) -> bool) {
+        let (bytes, unused) = (&self.bytes, &mut self.unused);
+        self.places.retain(|place| {
+            let keeps = keeps(place.key(bytes));
+            *unused += if keeps { 0 } else { place.length() };
+            keeps
+        });
     }
 
     /// Keeps the pairs whose keys lie in a range.
     pub fn retain_within(&mut self, range: &KeyRange) {
-        if self.iter().all(|(key, _)| range.contains(key)) {
-            return;
-        }
-        let mut kept = Self::default();
-        for (key, value) in self.iter().filter(|(key, _)| range.contains(key)) {
-            kept.push(key, value);
-        }
-        *self = kept;
+        self.retain(|key| range.contains(key));
     }
 
-    fn first(&self, at: usize) -> usize {
-        at.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, |ends| ends.1)
+    /// Has the pairs come in the order of their keys; those of one key stay as they are. No bytes are moved.
+    pub fn sort(&mut self) {
+        let bytes = &self.bytes;
+        if !self.places.is_sorted_by(|one, next| one.key(bytes) <= next.key(bytes)) {
+            self.places.sort_by(|one, next| one.key(bytes).cmp(next.key(bytes)));
+        }
+    }
+
+    /// Keeps something until the pairs are dropped: what gives back the room that they take.
+    pub fn hold(&mut self, held: Arc<dyn Any + Send + Sync>) {
+        self.held = Some(held);
     }
 
     /// The pair at a place.
     #[inline]
     #[must_use]
     pub fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
-        let &(key_end, end) = self.ends.get(at)?;
-        let first = self.first(at);
+        let &Place { first, key_end, end } = self.places.get(at)?;
         self.bytes.get(first..end)?.split_at_checked(key_end - first)
     }
 
@@ -92,19 +137,43 @@ impl PackedPairs {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.places.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.places.is_empty()
+    }
+
+    /// Bytes of keys and values.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len() - self.unused
     }
 
     /// Bytes of keys and values from the pair at a place on.
     #[must_use]
     pub fn bytes_from(&self, at: usize) -> usize {
-        self.bytes.len().saturating_sub(self.first(at))
+        match at {
+            0 => self.bytes(),
+            _ => self.places.iter().skip(at).map(|place| place.length()).sum(),
+        }
+    }
+}
+
+impl PartialEq for PackedPairs {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for PackedPairs {}
+
+impl fmt::Debug for PackedPairs {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_map().entries(self.iter()).finish()
     }
 }
 
@@ -141,6 +210,16 @@ mod tests {
         assert!(packed.iter().eq([all[0], all[1], all[0], all[2]]));
         packed.retain_within(&KeyRange::prefix(b"b"));
         assert!(packed.iter().eq([all[2]]));
+        assert_eq!((packed.bytes(), packed.bytes_from(1)), (2, 0));
+        packed.push(b"a", b"1");
+        packed.push(b"a", b"2");
+        packed.sort();
+        let sorted: [(&[u8], &[u8]); 3] = [(b"a", b"1"), (b"a", b"2"), (b"bc", b"")];
+        assert!(packed.iter().eq(sorted));
+        assert_eq!((packed.bytes(), packed.bytes_from(2)), (6, 2));
+        packed.pop();
+        assert!(packed.iter().eq(sorted[..2].iter().copied()));
+        assert_eq!(packed.bytes(), 4);
         assert!(PackedPairs::default().is_empty() && PackedPairs::default().last().is_none());
     }
 }

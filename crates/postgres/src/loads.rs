@@ -3,7 +3,6 @@
 use crate::page::page_rows;
 use crate::pool::before_head;
 use crate::range;
-use crate::room::Held;
 use crate::snapshot::Snapshot;
 use crate::state::{Ready, State, TableReadiness};
 use crate::work::{Job, Work};
@@ -58,8 +57,6 @@ pub(crate) struct Found {
     pub(crate) pairs: PackedPairs,
     /// The part of the range that they are all of; `None`: all of it.
     pub(crate) known: Option<KeyRange>,
-    /// The room that they and those of loads beside them take.
-    pub(crate) _held: Option<Arc<Held>>,
 }
 
 /// What a load's query needs.
@@ -93,6 +90,8 @@ impl Ready {
 /// Loads that begin, with what each asks for.
 pub(crate) type Queries = Vec<(FetchId, Query)>;
 
+/// An answer of so many pairs goes in one buffer.
+const PACKED_PAIRS: usize = 64;
 /// So many loads are answered by one query beside the first.
 const TOGETHER_MAX: usize = 64;
 
@@ -350,9 +349,7 @@ impl State {
         }
         let Some(load) = self.loads.remove(&fetch) else { return };
         self.watch.rows += pairs.len() as u64;
-        let pairs = single_with_changes(&pairs, &load.range, &[]);
-        let answer = Ok(Loaded { position: self.position_at(self.position), pairs, known: None });
-        self.tell(News::Loaded { fetch, answer });
+        self.tell_last(fetch, &load.range, pairs, None);
     }
 
     /// Answers a load with what went wrong.
@@ -429,11 +426,11 @@ impl State {
         let ([rest], false) = (&rest[..], known.is_empty()) else { return };
         let Some(found) = load.found.take() else { return };
         load.range = rest.clone();
-        let bytes = found.pairs.bytes_from(0) as u64;
+        let bytes = found.pairs.bytes() as u64;
         load.portion.bytes_before += bytes;
         load.told = (load.told.0 + found.pairs.len() as u64, load.told.1 + bytes);
         self.watch.rows += found.pairs.len() as u64;
-        let pairs = merged_with_changes(found.pairs, &known, late);
+        let pairs = with_changes(found.pairs, &known, late);
         self.tell(News::LoadedPart { fetch, part: LoadedPart { position, pairs, known } });
     }
 
@@ -446,7 +443,7 @@ impl State {
         let rows = found.pairs.len() as u64;
         self.watch.rows += rows;
         if let Some(table) = self.tables.get_mut(&prefix) {
-            let bytes = told.1 + found.pairs.bytes_from(0) as u64;
+            let bytes = told.1 + found.pairs.bytes() as u64;
             if let Some(mean) = bytes.checked_div(told.0 + rows) {
                 table.row_bytes = mean.max(1);
             }
@@ -456,11 +453,41 @@ impl State {
             }
         }
         let known = found.known.map(|known| known.intersection(&range));
-        let part = known.as_ref().unwrap_or(&range);
-        let pairs = single_with_changes(&found.pairs, part, late);
-        let answer = Ok(Loaded { position: self.position_at(self.position), pairs, known });
+        let pairs = with_changes(found.pairs, known.as_ref().unwrap_or(&range), late);
         self.forget_recent();
-        self.tell(News::Loaded { fetch, answer });
+        self.tell_last(fetch, &range, pairs, known);
+    }
+
+    /// Tells all that is left of an answer to a load of `range`. Many pairs go as a part, since each of their own allocations would take more than they do, and
+    /// the last pair behind it.
+    fn tell_last(
+        &mut self,
+        fetch: FetchId,
+        range: &KeyRange,
+        mut pairs: PackedPairs,
+        mut known: Option<KeyRange>,
+    ) {
+        let position = self.position_at(self.position);
+        let begins = known.as_ref().is_none_or(|known| known.first == range.first);
+        let mut singles = Vec::new();
+        if pairs.len() >= PACKED_PAIRS
+            && begins
+            && let Some((key, value)) = pairs.last()
+            && pairs.get(0).is_some_and(|(first, _)| first < key)
+        {
+            let behind = KeyRange { first: key.to_vec(), last: range.last.clone() };
+            singles.push(single(key, value));
+            pairs.retain(|key| !behind.contains(key));
+            let part = KeyRange::new(&range.first, &behind.first);
+            known = known.map(|known| known.intersection(&behind));
+            self.tell(News::LoadedPart {
+                fetch,
+                part: LoadedPart { position, pairs, known: part },
+            });
+        } else {
+            singles.extend(pairs.iter().map(|(key, value)| single(key, value)));
+        }
+        self.tell(News::Loaded { fetch, answer: Ok(Loaded { position, pairs: singles, known }) });
     }
 
     /// Answers the loads for which the log has been read far enough.
@@ -494,43 +521,20 @@ fn changes_within<'a>(
     within.map(|change| (&*change.key, change.value.as_ref())).collect()
 }
 
-/// The pairs of a query, each on its own, with the changes of a range that it did not see.
-fn single_with_changes(pairs: &PackedPairs, range: &KeyRange, late: &[Arc<[Change]>]) -> Vec<Pair> {
-    let changed = changes_within(range, late);
-    let pair = |(key, value): (&[u8], &[u8])| Pair {
-        key: key.to_vec(),
-        value: value.to_vec(),
-        attributes: Attributes::default(),
-    };
-    let kept = pairs.iter().filter(|(key, _)| !changed.contains_key(key));
-    let late = changed.iter().filter_map(|(key, value)| Some((*key, &***value.as_ref()?)));
-    kept.chain(late).map(pair).collect()
+fn single(key: &[u8], value: &[u8]) -> Pair {
+    Pair { key: key.to_vec(), value: value.to_vec(), attributes: Attributes::default() }
 }
 
-/// The pairs of a query that come in the order of their keys, with the changes of a range that it did not see in their places.
-fn merged_with_changes(
-    pairs: PackedPairs,
-    range: &KeyRange,
-    late: &[Arc<[Change]>],
-) -> PackedPairs {
+/// The pairs of a query in the order of their keys, with the changes of a range that it did not see in their places.
+fn with_changes(mut pairs: PackedPairs, range: &KeyRange, late: &[Arc<[Change]>]) -> PackedPairs {
     let changed = changes_within(range, late);
-    if changed.is_empty() {
-        return pairs;
+    if !changed.is_empty() {
+        pairs.retain(|key| !changed.contains_key(key));
+        let now = changed.iter().filter_map(|(key, value)| Some((*key, &***value.as_ref()?)));
+        now.for_each(|(key, value)| pairs.push(key, value));
     }
-    let mut all = PackedPairs::default();
-    let mut changed = changed.into_iter().peekable();
-    for (key, value) in pairs.iter() {
-        let mut is_changed = false;
-        while let Some((late, now)) = changed.next_if(|(late, _)| *late <= key) {
-            is_changed |= late == key;
-            now.into_iter().for_each(|now| all.push(late, now));
-        }
-        if !is_changed {
-            all.push(key, value);
-        }
-    }
-    changed.filter_map(|(key, now)| Some((key, now?))).for_each(|(key, now)| all.push(key, now));
-    all
+    pairs.sort();
+    pairs
 }
 
 #[cfg(test)]
@@ -553,10 +557,7 @@ mod tests {
         let range = KeyRange::new(b"a", b"g");
         let expected = [("a", "2"), ("b", "seen"), ("d", "new"), ("f", "seen")];
         let expected = expected.map(|(key, value)| (key.as_bytes(), value.as_bytes()));
-        let mut single = single_with_changes(&pairs, &range, &late);
-        single.sort_by(|one, next| one.key.cmp(&next.key));
-        assert!(single.iter().map(|pair| (&*pair.key, &*pair.value)).eq(expected));
-        assert!(merged_with_changes(pairs.clone(), &range, &late).iter().eq(expected));
-        assert_eq!(merged_with_changes(pairs.clone(), &range, &[]), pairs);
+        assert!(with_changes(pairs.clone(), &range, &late).iter().eq(expected));
+        assert_eq!(with_changes(pairs.clone(), &range, &[]), pairs);
     }
 }

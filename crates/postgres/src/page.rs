@@ -208,9 +208,9 @@ impl<'a> PageRows<'a> {
 
     /// Begins with a row, which is then taken or given up; how many bytes its key and value have.
     pub(crate) fn begin(&mut self, columns: &[Option<&str>]) -> usize {
-        let before = self.pairs.bytes_from(0);
+        let before = self.pairs.bytes();
         self.begun = self.pairs.push_with(|out| write_pair(self.query, columns, out));
-        self.pairs.bytes_from(0) - before
+        self.pairs.bytes() - before
     }
 
     /// Gives up the row that was begun.
@@ -258,7 +258,7 @@ impl<'a> PageRows<'a> {
         if !self.page.streams || !self.is_ordered || self.pairs.len() < 2 {
             return None;
         }
-        let mut rest = PackedPairs::with_capacity(self.pairs.bytes_from(0), self.pairs.len());
+        let mut rest = PackedPairs::with_capacity(self.pairs.bytes(), self.pairs.len());
         let (key, value) = self.pairs.last()?;
         rest.push(key, value);
         let known = KeyRange::new(&self.query.range.first, key);

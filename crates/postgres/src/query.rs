@@ -86,12 +86,14 @@ impl<'a> Pairs<'a> {
         Self { query, bytes_max, bytes: 0, pairs: PackedPairs::default() }
     }
 
+    /// Whether it takes a pair with this key.
+    fn wants(&self, key: &[u8]) -> bool {
+        !self.is_too_much() && self.query.range.contains(key)
+    }
+
     /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
     pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
-        if self.is_too_much() {
-            return false;
-        }
-        if self.query.range.contains(key) {
+        if self.wants(key) {
             self.bytes += key.len() + value.len();
             self.pairs.push(key, value);
             if self.is_too_much() {
@@ -105,16 +107,17 @@ impl<'a> Pairs<'a> {
         self.bytes > self.bytes_max
     }
 
-    /// All of them.
+    /// All of them, in the order of their keys.
     ///
     /// # Errors
     /// They are too many.
-    pub(crate) fn end(self) -> Result<PackedPairs, Error> {
+    pub(crate) fn end(mut self) -> Result<PackedPairs, Error> {
         if self.is_too_much() {
             let message =
                 format!("the range holds more than load-bytes-max, {} bytes", self.bytes_max);
             return Err(refusal(message));
         }
+        self.pairs.sort();
         Ok(self.pairs)
     }
 }
@@ -268,9 +271,9 @@ fn load_page(
         alone.found((&snapshot, horizon), pairs, known);
     }
     let is_ordered = rows.is_ordered();
-    let found = rows.end(cut).map(|(pairs, known)| {
-        let _held = Some(Arc::new(held));
-        Found { snapshot, horizon, pairs, known, _held }
+    let found = rows.end(cut).map(|(mut pairs, known)| {
+        pairs.hold(Arc::new(held));
+        Found { snapshot, horizon, pairs, known }
     });
     if bytes_told > 0 && (found.is_none() || !is_ordered) {
         // P2 was believed in vain, and so were the parts.
@@ -313,8 +316,7 @@ impl Alone<'_> {
         pairs: PackedPairs,
         known: KeyRange,
     ) -> bool {
-        let found =
-            Found { snapshot: snapshot.clone(), horizon, pairs, known: Some(known), _held: None };
+        let found = Found { snapshot: snapshot.clone(), horizon, pairs, known: Some(known) };
         self.shared.lock().found_part(self.fetch, self.query.attempt, found)
     }
 }
@@ -359,20 +361,19 @@ pub(crate) fn load_all(
             true
         }
         Come::Row(3, columns) => {
-            if let Some((key, value)) = pair_of(first, columns, &mut room)
-                && let Some((last, others)) = pairs.split_last_mut()
-            {
-                if let Err(why) = held.add(key.len() + value.len()) {
+            let Some((key, value)) = pair_of(first, columns, &mut room) else { return true };
+            let mut some = false;
+            for pairs in &mut pairs {
+                // Each has a copy of it.
+                if pairs.wants(key)
+                    && let Err(why) = held.add(key.len() + value.len())
+                {
                     full = Some(why);
                     return false;
                 }
-                let mut some = false;
-                for pairs in others {
-                    some |= pairs.take(key, value);
-                }
-                return last.take(key, value) || some;
+                some |= pairs.take(key, value);
             }
-            true
+            some
         }
         _ => true,
     });
@@ -401,9 +402,9 @@ pub(crate) fn load_all(
     let fetches = queries.iter().map(|(fetch, _)| *fetch);
     let held = Arc::new(held);
     let found = fetches.zip(pairs).map(|(fetch, pairs)| {
-        let pairs = pairs.end()?;
-        let _held = Some(Arc::clone(&held));
-        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs, known: None, _held }))
+        let mut pairs = pairs.end()?;
+        pairs.hold(held.clone());
+        Ok((fetch, Found { snapshot: snapshot.clone(), horizon, pairs, known: None }))
     });
     found.collect()
 }

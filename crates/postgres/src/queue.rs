@@ -19,7 +19,7 @@ use crate::catalog::{owned, refusal};
 use crate::mapping::{Cell, Mapping, literal, quoted_name};
 use crate::pool::{end_of_log, up};
 use crate::query::{Pairs, pair_of, rows_sql};
-use crate::room::Held;
+use crate::room::{Full, Held};
 use crate::settings::Settings;
 use crate::signature;
 use crate::snapshot::Snapshot;
@@ -40,6 +40,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const TURN: Duration = Duration::from_millis(100);
 /// How often what was read is removed.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How long a load waits that has found no room beside others.
+const BESIDE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A change as it was noted.
 struct Noted {
@@ -324,11 +326,10 @@ impl Reader {
             return self.fail(shared, queries.iter().map(|(fetch, _)| *fetch), error);
         }
         self.seen = seen.ok_or_else(|| Error::broken("no snapshot"))?;
-        let mut answers = Vec::new();
+        let (mut answers, mut beside) = (Vec::new(), Vec::new());
         let mut left = queries.iter();
         for (fetch, query) in left.by_ref() {
             let mut pairs = Pairs::new(query, shared.settings.load_bytes_max);
-            // One after the other: each may be large.
             let mut held = Held::new(&shared.room, 1, Instant::now());
             let (mut full, mut room) = (None, Vec::new());
             match self.connection.query(&rows_sql(&[query]), |_, columns| {
@@ -340,13 +341,18 @@ impl Reader {
                     let _ = pairs.take(key, value);
                 }
             }) {
-                Ok(()) => answers.push((
-                    *fetch,
-                    match full {
-                        Some(why) => Err(refusal(why.to_string())),
-                        None => pairs.end(),
-                    },
-                )),
+                Ok(()) => match full {
+                    // Those before it are let go once they are stored.
+                    Some(Full::Beside) => beside.push(*fetch),
+                    Some(why) => answers.push((*fetch, Err(refusal(why.to_string())))),
+                    None => {
+                        let mut pairs = pairs.end();
+                        if let Ok(pairs) = &mut pairs {
+                            pairs.hold(Arc::new(held));
+                        }
+                        answers.push((*fetch, pairs));
+                    }
+                },
                 Err(error) if error.is_broken() => return Err(error),
                 Err(error) => {
                     // The others have to wait for the next snapshot.
@@ -367,6 +373,9 @@ impl Reader {
         }
         for (fetch, _) in left {
             state.again(*fetch, Duration::ZERO, "another load failed beside it");
+        }
+        for fetch in beside {
+            state.again(fetch, BESIDE_PAUSE, &Full::Beside.to_string());
         }
         drop(state);
         self.connection.query("COMMIT", |_, _| {})

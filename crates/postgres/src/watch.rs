@@ -24,6 +24,7 @@ const NUDGE: Duration = Duration::from_millis(10);
 /// Looks until the source ends.
 pub(crate) fn run(shared: &Arc<Shared>) {
     let mut connection = None;
+    let mut broke: Option<Vec<u8>> = None;
     let mut looked: Option<Instant> = None;
     let mut seen: Option<(Instant, u64)> = None;
     while shared.pause(NUDGE) {
@@ -37,7 +38,12 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             if connection.is_none() {
                 let mut opened = Connection::open(&shared.settings.target, false)?;
                 opened.set_message_bytes_max(shared.room.message_bytes_max());
-                opened.set_patience(shared.settings.patience)?;
+                // What waits for others ends there before the connection is taken for broken.
+                let patience = shared.settings.patience;
+                opened.set_patience(patience + Duration::from_secs(1))?;
+                let millis = patience.as_millis();
+                let sql = format!("SET statement_timeout = {millis}; SET lock_timeout = {millis}");
+                opened.query(&sql, |_, _| {})?;
                 connection = Some(opened);
             }
             let connection = connection.as_mut().ok_or_else(|| Error::broken("no connection"))?;
@@ -47,7 +53,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 if way == Way::Log {
                     slot(shared, connection, &mut seen)?;
                 }
-                tables(shared, connection, way)?;
+                tables(shared, connection, way, &mut broke)?;
             }
             if nudge {
                 mark(connection)?;
@@ -123,10 +129,16 @@ struct Looked {
     standing: TableReadiness,
 }
 
-/// Compares tables with the catalog where they were altered, or could not be compared yet.
-fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), Error> {
+/// Compares tables with the catalog where they were altered, or could not be compared yet. `broke`: the table whose comparison broke the
+/// connection last; those behind it come first, or one table could keep all others from being compared.
+fn tables(
+    shared: &Shared,
+    connection: &mut Connection,
+    way: Way,
+    broke: &mut Option<Vec<u8>>,
+) -> Result<(), Error> {
     signature::look(shared, connection)?;
-    let tables: Vec<_> = {
+    let mut tables: Vec<_> = {
         let state = shared.lock();
         let looked = state.tables.iter();
         let looked = looked.filter(|(_, table)| {
@@ -141,11 +153,16 @@ fn tables(shared: &Shared, connection: &mut Connection, way: Way) -> Result<(), 
             })
             .collect()
     };
+    let before = |looked: &Looked| broke.as_ref().is_some_and(|broke| looked.prefix <= *broke);
+    tables.sort_by_key(|looked| (before(looked), looked.prefix.clone()));
     for Looked { prefix, generation, words, standing } in tables {
         let settings = &shared.settings;
         let standing = match declare::check(connection, settings, way, &prefix, &words) {
             Ok((ready, _)) => TableReadiness::Ready(Arc::new(ready)),
-            Err(error) if error.is_broken() => return Err(error),
+            Err(error) if error.is_broken() => {
+                *broke = Some(prefix);
+                return Err(error);
+            }
             // It is compared when it is looked at the next time.
             Err(error) if error.is_passing() => continue,
             Err(error) => match standing {

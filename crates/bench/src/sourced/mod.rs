@@ -139,13 +139,13 @@ fn one(launch: &Launch, size: Size, progress: &Progress) -> Result<Vec<Figure>> 
     add("longest PING beside a load of all rows", "ms", "≤ 20", scene.longest_ping()?);
     progress.phase("from COMMIT to a timeline", 0);
     let (pace, seen) = scene.seen()?;
-    add("writes beside", "/s", "2000", pace);
-    add("from COMMIT to a timeline, p50", "ms", "≤ 5", at(&seen, 0.5));
-    add("from COMMIT to a timeline, p99", "ms", "≤ 50", at(&seen, 0.99));
+    add("writes beside", "/s", "", pace);
+    add("from COMMIT to a timeline, p50", "ms", "≤ 1 with none beside", at(&seen, 0.5));
+    add("from COMMIT to a timeline, p99", "ms", "≤ 50 with 5000/s beside", at(&seen, 0.99));
     progress.phase("changes kept up with", 0);
     let (wall, cpu) = scene.kept_up()?;
-    add("row changes taken", "/s", "≥ 20000", wall);
-    add("row changes for a second of CPU", "/s", "≥ 20000", cpu);
+    add("row changes taken", "/s", "", wall);
+    add("row changes for a second of CPU", "/s", "≥ 250000", cpu);
     drop(scene);
     progress.phase("kept tables", 0);
     let (get, range) = cached::kept(launch, size)?;
