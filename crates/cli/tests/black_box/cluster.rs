@@ -53,6 +53,15 @@ impl Node {
     pub(crate) fn owns(&self) -> bool {
         self.owns.load(Ordering::Acquire)
     }
+
+    /// A node that cannot say so does not own its shard any more, or will not when it goes on.
+    pub(crate) fn forget_that_it_owns(&self) {
+        self.owns.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
 }
 
 impl Drop for Node {
@@ -211,13 +220,11 @@ impl Cluster {
 
     /// A node that cannot say so does not own the shard any more, or will not when it goes on.
     pub(crate) fn forget_owner(&self, at: usize) {
-        let owns = self.nodes[at].as_ref().map(|node| node.owns.clone());
-        owns.expect("it runs").store(false, Ordering::Release);
+        self.nodes[at].as_ref().expect("it runs").forget_that_it_owns();
     }
 
     pub(crate) fn signal(&self, at: usize, signal: Signal) {
-        let node = self.nodes[at].as_ref().expect("it runs");
-        kill_process(Pid::from_child(&node.child), signal).unwrap();
+        self.nodes[at].as_ref().expect("it runs").signal(signal);
     }
 
     pub(crate) fn end(&mut self, at: usize, signal: Signal) {

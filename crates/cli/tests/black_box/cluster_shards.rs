@@ -1,7 +1,7 @@
 //! A cluster of several shards: each has an owner of its own, whoever is asked answers, and what one loses nobody has been told of.
 
-use crate::cluster::{ALL, Node, Turn, ask, connect, servers, text};
-use crate::nats_servers::{Servers, free_ports};
+use crate::cluster::{ALL, Links, Node, Turn, ask, connect, servers, text};
+use crate::nats_servers::{self, Servers, free_ports};
 use crate::support::{PATIENCE, program};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -14,25 +14,29 @@ const SHARDS: usize = 3;
 /// Which shard each node is for: two are for the second one.
 const OF: [usize; 4] = [0, 1, 2, 1];
 /// Nodes reach each other at their port and so much.
-const LINK_PORT_OFFSET: u16 = 10_000;
+pub(crate) const LINK_PORT_OFFSET: u16 = 10_000;
 
-struct Cluster {
-    nats: Servers,
+pub(crate) struct Cluster {
+    pub(crate) nats: Servers,
+    /// The links of each node, where they can be cut.
+    pub(crate) links: Vec<Links>,
     folder: TempDir,
-    ports: Vec<u16>,
+    pub(crate) ports: Vec<u16>,
     nodes: Vec<Option<Node>>,
+    /// Which shard each node is for.
+    of: &'static [usize],
     _turn: Turn,
 }
 
-/// Ports that leave room for those at which nodes reach each other.
-fn ports() -> Vec<u16> {
+/// So many ports that leave room for those at which nodes reach each other.
+pub(crate) fn ports(count: usize) -> Vec<u16> {
     let all = free_ports(64);
     let most = u16::MAX - LINK_PORT_OFFSET;
     let is_taken =
         |port: &u16| std::net::TcpListener::bind(("127.0.0.1", port + LINK_PORT_OFFSET)).is_err();
     let usable = all.into_iter().filter(|port| *port <= most && !is_taken(port));
-    let usable: Vec<u16> = usable.take(OF.len()).collect();
-    assert_eq!(usable.len(), OF.len());
+    let usable: Vec<u16> = usable.take(count).collect();
+    assert_eq!(usable.len(), count);
     usable
 }
 
@@ -40,43 +44,71 @@ impl Cluster {
     /// `None`: there is no `nats-server` on this machine.
     fn start() -> Option<Self> {
         let (nats, turn) = servers("always")?;
-        let (folder, ports) = (tempfile::tempdir().unwrap(), ports());
-        let nodes = OF.iter().map(|_| None).collect();
-        let mut cluster = Self { nats, folder, ports, nodes, _turn: turn };
-        // The last one stands by: its shard has an owner before.
-        for at in 0..SHARDS {
+        Some(Self::start_among(&OF, nats, turn, ports(OF.len()), Vec::new()))
+    }
+
+    /// A cluster whose nodes are for these shards: the first ones own them, and the others stand by. Where there are links they are found by those.
+    pub(crate) fn start_among(
+        of: &'static [usize],
+        nats: Servers,
+        turn: Turn,
+        ports: Vec<u16>,
+        links: Vec<Links>,
+    ) -> Self {
+        let nodes = of.iter().map(|_| None).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let mut cluster = Self { nats, links, folder, ports, nodes, of, _turn: turn };
+        for at in 0..cluster.shards() {
             cluster.begin(at);
         }
-        (0..SHARDS).for_each(|at| cluster.await_owner(&[at]));
-        cluster.begin(SHARDS);
-        Some(cluster)
+        (0..cluster.shards()).for_each(|at| _ = cluster.await_owner(&[at]));
+        (cluster.shards()..of.len()).for_each(|at| cluster.begin(at));
+        cluster
+    }
+
+    fn shards(&self) -> usize {
+        self.of.iter().max().map_or(0, |last| last + 1)
     }
 
     fn command(&self, at: usize, shards: usize, name: &str) -> Command {
         let port = self.ports[at];
         let mut command = program();
         command.args(["serve", "--port", &port.to_string(), "--node", name]);
-        command.args(["--shards", &shards.to_string(), "--cluster-shard", &OF[at].to_string()]);
+        let of = self.of[at].to_string();
+        command.args(["--shards", &shards.to_string(), "--cluster-shard", &of]);
         command.arg("--data").arg(self.folder.path().join(name));
-        command.args(["--advertise", &format!("127.0.0.1:{port}")]);
-        command.args(["--cluster", &self.nats.urls(&ALL)]);
+        let links = self.links.get(at);
+        let found_at = links.map_or(port, |links| links.node);
+        command.args(["--advertise", &format!("127.0.0.1:{found_at}")]);
+        let urls = links.map_or(self.nats.urls(&ALL), |links| nats_servers::urls(&links.nats));
+        command.args(["--cluster", &urls]);
         for url in self.nats.monitoring() {
             command.args(["--nats-monitoring", &url]);
         }
         command
     }
 
-    fn begin(&mut self, at: usize) {
-        self.nodes[at] = Some(Node::start(self.command(at, SHARDS, &format!("node{at}"))));
+    pub(crate) fn begin(&mut self, at: usize) {
+        let command = self.command(at, self.shards(), &format!("node{at}"));
+        self.nodes[at] = Some(Node::start(command));
     }
 
-    /// Waits until one of these nodes owns its shard.
-    fn await_owner(&self, of: &[usize]) {
+    /// Waits until one of these nodes owns its shard, and says which.
+    pub(crate) fn await_owner(&self, of: &[usize]) -> usize {
+        let owns = |at: &&usize| self.nodes[**at].as_ref().is_some_and(Node::owns);
         let began = Instant::now();
-        while !of.iter().any(|at| self.nodes[*at].as_ref().is_some_and(Node::owns)) {
+        loop {
+            if let Some(owner) = of.iter().find(owns) {
+                return *owner;
+            }
             assert!(began.elapsed() < PATIENCE, "none of {of:?} owns its shard");
             sleep(Duration::from_millis(20));
         }
+    }
+
+    /// The node as a process.
+    pub(crate) fn node(&self, at: usize) -> &Node {
+        self.nodes[at].as_ref().expect("it runs")
     }
 
     /// What `headwater cluster` says.
@@ -90,14 +122,14 @@ impl Cluster {
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     }
 
-    fn kill(&mut self, at: usize) {
+    pub(crate) fn kill(&mut self, at: usize) {
         let mut node = self.nodes[at].take().expect("it runs");
         kill_process(Pid::from_child(&node.child), Signal::KILL).unwrap();
         node.child.wait().unwrap();
     }
 
     /// Asks until there is an answer other than that a shard has no owner.
-    fn ask(&self, at: usize, words: &str) -> redis::Value {
+    pub(crate) fn ask(&self, at: usize, words: &str) -> redis::Value {
         let mut client = connect(self.ports[at]);
         let began = Instant::now();
         loop {
@@ -227,7 +259,7 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     // All of them end, and all is there again, joins included.
     [0, 2, 3].into_iter().for_each(|at| cluster.kill(at));
     (0..SHARDS).for_each(|at| cluster.begin(at));
-    (0..SHARDS).for_each(|at| cluster.await_owner(&[at]));
+    (0..SHARDS).for_each(|at| _ = cluster.await_owner(&[at]));
     assert_eq!(pairs(&cluster.ask(1, "PREFIX t|all|")), all);
     assert_eq!(text(&cluster.ask(2, "GET sum")), sum(&all).to_string());
 }
