@@ -195,15 +195,20 @@ def pairs(answer):
     return dict(answer if isinstance(answer, dict) else zip(answer[::2], answer[1::2]))
 
 
+def is_refusal(error):
+    """Whether something is not there for the moment: the database, or the owner of a shard."""
+    return "SOURCE" in str(error) or isinstance(error, redis.exceptions.ClusterDownError)
+
+
 class History:
     """What threads share."""
 
-    def __init__(self, postgres, shards, seed):
+    def __init__(self, postgres, seed, start):
         self.postgres = postgres
         self.random = random.Random(seed)
         # A table is declared when it is there.
         self.fill()
-        self.headwater = Headwater(postgres, shards)
+        self.headwater = start()
         self.done = threading.Event()
         self.lock = threading.Lock()
         self.version = 0
@@ -262,7 +267,7 @@ class History:
                 database = None
                 time.sleep(0.02)
             except redis.ResponseError as error:
-                if "SOURCE" not in str(error):
+                if not is_refusal(error):
                     self.wrong.append(str(error))
                 self.count("refused")
             except (redis.ConnectionError, redis.TimeoutError):
@@ -304,7 +309,7 @@ class History:
                     seen[key] = version
                 self.count("read")
             except redis.ResponseError as error:
-                if "SOURCE" not in str(error):
+                if not is_refusal(error):
                     self.wrong.append(str(error))
                 self.count("refused")
                 time.sleep(0.01)
@@ -417,7 +422,7 @@ class History:
                 return
             except redis.ResponseError as error:
                 # It may still be connecting.
-                assert "SOURCE" in str(error) and time.monotonic() < end, error
+                assert is_refusal(error) and time.monotonic() < end, error
                 time.sleep(0.1)
 
 
@@ -426,7 +431,7 @@ class History:
 def test_joins_equal_the_same_joins_in_sql(wal_level, shards):
     postgres = Postgres(wal_level)
     try:
-        history = History(postgres, shards, SEED)
+        history = History(postgres, SEED, lambda: Headwater(postgres, shards))
         headwater = history.headwater
         try:
             history.run()

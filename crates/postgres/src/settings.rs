@@ -111,6 +111,9 @@ impl Settings {
         for (word, text) in given.iter().chain(options) {
             settings.set(&word.to_ascii_lowercase(), text.trim())?;
         }
+        if let Some(shard) = terms.shard {
+            settings.slot = format!("{}_shard{shard}", settings.slot);
+        }
         Ok(settings)
     }
 
@@ -177,6 +180,18 @@ mod tests {
         let options: Vec<_> =
             options.iter().map(|(word, text)| ((*word).to_owned(), (*text).to_owned())).collect();
         Settings::read("My shop!", "postgres://ann@localhost/shop", &options)
+    }
+
+    #[test]
+    fn a_shard_that_has_a_source_for_itself_has_its_own_slot() {
+        let terms = Terms { shard: Some(2), ..Terms::default() };
+        for (url, slot) in [
+            ("postgres://ann@localhost/shop", "headwater_shop_shard2"),
+            ("postgres://ann@localhost/shop?slot-name=mine", "mine_shard2"),
+        ] {
+            let settings = Settings::read_for("shop", url, &[], &terms).unwrap();
+            assert_eq!((&*settings.slot, &*settings.publication), (slot, "headwater_shop"));
+        }
     }
 
     #[test]

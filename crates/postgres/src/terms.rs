@@ -17,6 +17,9 @@ pub struct Terms {
     pub clear_passwords: bool,
     /// The certificates (PEM) that are trusted where a URL names no file of them; empty: none.
     pub certificates: String,
+    /// The shard that has this source for itself, where others in processes of their own have it as well: what it makes in the
+    /// database has names of its own.
+    pub shard: Option<u16>,
 }
 
 /// Parameters of a URL that name files of this machine.

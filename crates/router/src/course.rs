@@ -87,12 +87,13 @@ pub fn course(
         | Id::DebugSetActiveExpire
         | Id::MemoryPurge
         | Id::MemoryStats
+        | Id::SourceInfo
             if apart =>
         {
             Route::Here
         }
-        // Each process has users of its own.
-        Id::AclSetUser | Id::AclDelUser if apart => {
+        // Each process has users and sources of its own.
+        Id::AclSetUser | Id::AclDelUser | Id::SourceAdd | Id::SourceDrop if apart => {
             all_shards(placement, Merge::Same, &Request::Same)
         }
         _ => route(placement, spec, command, args),

@@ -20,12 +20,14 @@ pub(crate) struct Arrival {
     /// Its place in the order in which clients of all shards came: the thread that accepts it is often not the one that serves
     /// it, and to which it may come later than younger ones.
     pub(crate) number: u64,
+    /// Whether another shard has handed it on, and counts it as coming here.
+    pub(crate) is_handed: bool,
 }
 
 impl Arrival {
     /// A client that comes now.
     pub(crate) fn new(stream: ClientStream, peer: SocketAddr, door: WireProtocol) -> Self {
         let number = ARRIVALS.fetch_add(1, Ordering::Relaxed);
-        Self { stream, peer, door, number }
+        Self { stream, peer, door, number, is_handed: false }
     }
 }

@@ -186,6 +186,10 @@ pub(crate) trait Service {
         own
     }
 
+    /// A client that has come is one of the `own` ones here now, or was refused. `has_arrived`: another shard has handed it on, and counts it as coming.
+    #[inline]
+    fn clients_changed(&mut self, _own: usize, _has_arrived: bool) {}
+
     /// Who serves a client that was just accepted here: `None`, if this shard does.
     #[inline]
     fn hand_on(&mut self, arrival: Arrival) -> Option<Arrival> {

@@ -112,6 +112,12 @@ impl Config {
         !self.cluster.cluster_nats.is_empty()
     }
 
+    /// The shard that this process has for itself, in a cluster of several.
+    pub(crate) fn shard_apart(&self) -> Option<u16> {
+        let is_apart = self.is_clustered() && self.listen.shards.number() > 1;
+        is_apart.then_some(self.cluster.cluster_shard)
+    }
+
     /// What a node of a cluster needs.
     pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
         if !self.is_clustered() {
@@ -161,11 +167,6 @@ impl Config {
             let most = u16::MAX - LINK_PORT_OFFSET;
             return Err(ConfigError(format!(
                 "in a cluster of several shards, nodes reach each other at their port and {LINK_PORT_OFFSET} (allowed for --port and in --advertise: 1 to {most})"
-            )));
-        }
-        if !self.source_list.is_empty() {
-            return Err(ConfigError(String::from(
-                "sources are not there yet in a cluster of several shards (allowed with --shards 1)",
             )));
         }
         Ok(())

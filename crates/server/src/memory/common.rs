@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn nobody_in_another_process_is_asked_or_waited_for() {
-        let transport = Transport::apart(3, 1);
+        let transport = Transport::apart(Shard(0), 3, 1);
         let share = Share::new(Shard(1), transport);
         share.tell(100, 10, 0);
         assert!(!share.wait_for(50) && !share.may_gain());

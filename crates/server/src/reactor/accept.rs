@@ -50,8 +50,15 @@ impl<S: Service> Reactor<S> {
         }
     }
 
+    /// Serves a client from now on, or refuses it.
     pub(super) fn admit(&mut self, arrival: Arrival) {
-        let Arrival { mut stream, peer, door, number } = arrival;
+        let is_handed = arrival.is_handed;
+        self.take_or_refuse(arrival);
+        self.service.clients_changed(self.connections.open(), is_handed);
+    }
+
+    fn take_or_refuse(&mut self, arrival: Arrival) {
+        let Arrival { mut stream, peer, door, number, .. } = arrival;
         if let Some(text) = self.service.turns_away(peer, door) {
             stream.refuse(text);
             return;

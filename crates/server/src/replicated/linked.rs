@@ -27,10 +27,11 @@ impl LinkedShard {
     pub(crate) fn of(config: &Config, replica: &ReplicaEnd) -> Self {
         // What positions name: the same cluster, whoever owns its shards.
         let run = stable_hash(0, config.cluster.cluster_name.as_bytes());
+        let me = Shard(config.cluster.cluster_shard);
         Self {
-            me: Shard(config.cluster.cluster_shard),
+            me,
             epoch: replica.epoch(),
-            transport: Transport::apart(config.listen.shards.number(), run),
+            transport: Transport::apart(me, config.listen.shards.number(), run),
             end: replica.links.clone(),
         }
     }

@@ -24,7 +24,8 @@ impl ShardService {
             encoder(work).ok();
             return Ok(Flow::Next);
         }
-        if self.others.shards.is_some() && !self.waits.executing_queue {
+        let shares_sources = self.others.shards.is_some() && !self.others.are_apart();
+        if shares_sources && !self.waits.executing_queue {
             // The client's shard has declared it, and asks all.
             self.have_declared(name, options, mapping)?;
             encoder(work).ok();

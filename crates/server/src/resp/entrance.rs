@@ -73,6 +73,7 @@ pub(super) fn terms(config: &Config, allowed: Option<Allowed>) -> Terms {
         allowed,
         clear_passwords: config.connect.source_clear_passwords,
         certificates: config.connect.source_certificates.clone(),
+        shard: config.shard_apart(),
     }
 }
 

@@ -236,7 +236,7 @@ impl ShardService {
         provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let common = shards.as_ref().map(|shards| shards.outbox.transport().sources().clone());
-        let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(1)));
+        let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(me, 1)));
         let mut keeping = EmbeddedStore::open(&mut config, &hub.inbox, me, replica)?;
         place(shards.as_deref(), keeping.as_mut(), &mut node)?;
         node.engine_mut().begin_versions(keeping.as_ref().map_or(0, EmbeddedStore::version_floor));
@@ -244,7 +244,7 @@ impl ShardService {
         let sent = sent.unwrap_or(kept);
         node.engine_mut().set_functions(Box::new(begin_functions(&config, &sent, secret)?));
         provide_store(&config, keeping.as_ref(), &gauge, &mut node)?;
-        sourced::begin(&config, &mut hub, node.engine_mut(), me)?;
+        sourced::begin(&config, &mut hub, node.engine_mut())?;
         for join in &config.joins {
             node.engine_mut()
                 .join_add(&join.name, &join.spec, false)

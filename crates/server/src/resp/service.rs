@@ -173,6 +173,14 @@ impl Service for ShardService {
         own + self.others.shards.as_deref().map_or(0, elsewhere)
     }
 
+    fn clients_changed(&mut self, own: usize, has_arrived: bool) {
+        let Some(shards) = &mut self.others.shards else { return };
+        shards.outbox.set_clients(own);
+        if has_arrived {
+            shards.outbox.has_arrived();
+        }
+    }
+
     fn hand_on(&mut self, arrival: Arrival) -> Option<Arrival> {
         let Some(shards) = &mut self.others.shards else { return Some(arrival) };
         if shards.outbox.are_apart() {
@@ -182,6 +190,7 @@ impl Service for ShardService {
         if to == shards.me {
             return Some(arrival);
         }
+        let arrival = Arrival { is_handed: true, ..arrival };
         shards.outbox.to(to).messages.push(ShardMessage::Client(arrival));
         None
     }

@@ -41,10 +41,9 @@ pub(super) fn begin(
     config: &Config,
     hub: &mut Hub,
     engine: &mut Engine,
-    me: Shard,
 ) -> Result<(), ConfigError> {
-    // The first shard does what is done once for all.
-    let is_first = me == Shard(0);
+    // The first shard of the process does what is done once for all of it.
+    let is_first = hub.is_first();
     // Before they connect: what a server sends is bounded by it.
     hub.set_memory_bound(config.memory.bound());
     for source in config.source_list.iter().filter(|_| is_first) {

@@ -81,6 +81,8 @@ struct ShardInbox {
     sleeps: AtomicBool,
     /// Clients that this shard serves.
     clients: AtomicUsize,
+    /// Clients that others have handed on to it, and that it has not looked at yet.
+    coming: AtomicUsize,
     /// Bytes that nobody has taken yet.
     waiting: AtomicUsize,
 }
@@ -122,9 +124,12 @@ pub(crate) struct SentCounts {
 impl Transport {
     /// Mailboxes for so many shards.
     pub(crate) fn new(shards: u16) -> Arc<Self> {
+        Self::with_sources(shards, sources::Common::new(Shard(0), shards))
+    }
+
+    fn with_sources(shards: u16, sources: Arc<sources::Common>) -> Arc<Self> {
         let boxes = (0..shards).map(|_| ShardInbox::default()).collect();
         let run = RandomState::new().hash_one(0);
-        let sources = sources::Common::new(shards);
         let (barrier, memory) = (Arc::new(Barrier::new(shards)), Common::new(shards));
         let turns = Turns::default();
         let (heard, slow, recorded, entrance, users) = Default::default();
@@ -148,9 +153,9 @@ impl Transport {
         })
     }
 
-    /// The same for shards in processes of their own. `run` is the same for all of them.
-    pub(crate) fn apart(shards: u16, run: u64) -> Arc<Self> {
-        let mut transport = Self::new(shards);
+    /// The same for shards in processes of their own, of which this process has `me`. `run` is the same for all of them.
+    pub(crate) fn apart(me: Shard, shards: u16, run: u64) -> Arc<Self> {
+        let mut transport = Self::with_sources(shards, sources::Common::new(me, 1));
         if let Some(transport) = Arc::get_mut(&mut transport) {
             (transport.apart, transport.run) = (true, run);
             transport.memory = Common::apart(shards);
@@ -477,20 +482,32 @@ impl Outbox {
         self.transport.of(self.me).clients.store(count, Ordering::Relaxed);
     }
 
+    /// A client that was handed on to this shard is one of its clients now, or was refused.
+    pub(crate) fn has_arrived(&self) {
+        self.transport.of(self.me).coming.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The clients of a shard, with those that are on their way there.
+    fn clients_of(&self, shard: Shard) -> usize {
+        let inbox = self.transport.of(shard);
+        inbox.clients.load(Ordering::Relaxed) + inbox.coming.load(Ordering::Relaxed)
+    }
+
     /// The clients of all other shards.
     pub(crate) fn clients_elsewhere(&self) -> usize {
         let others = (0..self.shards()).map(Shard).filter(|shard| *shard != self.me);
-        others.map(|shard| self.transport.of(shard).clients.load(Ordering::Relaxed)).sum()
+        others.map(|shard| self.clients_of(shard)).sum()
     }
 
-    /// The shard with the fewest clients, this one where it has no more than others; a client
-    /// more is counted there until it counts itself.
+    /// The shard that is to serve a client who has come: the one with the fewest, this one where it has no more than others. At another one it counts
+    /// as coming.
     pub(crate) fn least_busy(&self) -> Shard {
-        let count = |shard: &Shard| self.transport.of(*shard).clients.load(Ordering::Relaxed);
-        let others = (0..self.shards()).map(Shard);
-        let least = others.min_by_key(|shard| (count(shard), *shard != self.me));
+        let all = (0..self.shards()).map(Shard);
+        let least = all.min_by_key(|shard| (self.clients_of(*shard), *shard != self.me));
         let least = least.unwrap_or(self.me);
-        self.transport.of(least).clients.fetch_add(1, Ordering::Relaxed);
+        if least != self.me {
+            self.transport.of(least).coming.fetch_add(1, Ordering::Relaxed);
+        }
         least
     }
 }
@@ -524,8 +541,14 @@ mod tests {
         one.send(&DurableWrites::default());
         assert!(!two.may_sleep() && two.take().len() == 1 && two.may_sleep());
         two.awoke();
-        assert_eq!((one.least_busy(), one.least_busy()), (Shard(0), Shard(1)));
+        assert_eq!(one.least_busy(), Shard(0));
+        one.set_clients(1);
+        assert_eq!((one.least_busy(), one.clients_elsewhere()), (Shard(1), 1));
+        // It does not count the one on its way yet, and others do.
         two.set_clients(0);
-        assert_eq!(one.least_busy(), Shard(1));
+        assert_eq!((one.clients_elsewhere(), one.least_busy()), (1, Shard(0)));
+        two.set_clients(1);
+        two.has_arrived();
+        assert_eq!((one.clients_elsewhere(), two.clients_elsewhere()), (1, 1));
     }
 }

@@ -86,7 +86,7 @@ impl World {
 
     /// So many shards, each as if in a process of its own, all connected.
     pub(super) fn apart(shards: u16, seed: u64, change: &dyn Fn(&mut Config)) -> Self {
-        let transports = (0..shards).map(|_| Transport::apart(shards, seed)).collect();
+        let transports = (0..shards).map(|at| Transport::apart(Shard(at), shards, seed)).collect();
         let mut world = Self::over(transports, seed, change);
         world.connect_all();
         world
@@ -114,9 +114,10 @@ impl World {
         // Its connections end with it, and what had come for it is gone.
         drop(self.reactors.remove(at));
         self.clients.retain(|client| client.shard != at);
-        self.transports[at] = Transport::apart(self.transports.len() as u16, 1);
+        let me = Shard(at as u16);
+        self.transports[at] = Transport::apart(me, self.transports.len() as u16, 1);
         self.epoch += 1;
-        let shards = Shards::of_epoch(Shard(at as u16), &self.transports[at], self.epoch);
+        let shards = Shards::of_epoch(me, &self.transports[at], self.epoch);
         let service = ShardService::new(self.config.clone(), Some(shards), None).unwrap();
         let reactor = Reactor::beside(&self.config, service, Vec::new()).unwrap();
         self.reactors.insert(at, reactor);

@@ -1,5 +1,5 @@
 //! The sources, which all shards of the process share: one connection to a database, and one follower of its log, however many
-//! shards there are.
+//! shards there are. Shards in processes of their own have sources of their own.
 //!
 //! # Invariants
 //! - S1. A source is dropped only while no shard has a table of it, and a table gets none that is dropped: both are looked at
@@ -9,7 +9,7 @@
 //! # Cost
 //! A lock for each question to a source. News do not take it.
 
-use super::inbox::{Inbox, Outlets, Slot, Tag, of_all};
+use super::inbox::{Inbox, Outlets, Slots, Tag, of_all};
 use super::kinds;
 use headwater_base::source::{Change, FetchId, Portion, Position, Source};
 use headwater_base::{KeyRange, Shard};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All sources of the process.
 pub(crate) struct Common {
-    slots: Arc<[Slot]>,
+    slots: Slots,
     /// The shards take these when they begin.
     inboxes: Mutex<Vec<Option<Inbox>>>,
     state: Mutex<State>,
@@ -63,12 +63,17 @@ fn none(name: &str) -> String {
 }
 
 impl Common {
-    /// No sources, for so many shards.
-    pub(crate) fn new(shards: u16) -> Arc<Self> {
+    /// No sources, for so many shards of this process, of which this is the first one.
+    pub(crate) fn new(first: Shard, shards: u16) -> Arc<Self> {
         let inboxes: Vec<_> = (0..shards).map(|_| Inbox::new()).collect();
-        let slots = inboxes.iter().map(Inbox::slot).collect();
+        let slots = Slots { first, all: inboxes.iter().map(Inbox::slot).collect() };
         let inboxes = Mutex::new(inboxes.into_iter().map(Some).collect());
         Arc::new(Self { slots, inboxes, state: Mutex::default() })
+    }
+
+    /// The shard that does what is done once for all shards of the process.
+    pub(super) fn first(&self) -> Shard {
+        self.slots.first
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -78,7 +83,8 @@ impl Common {
     /// The inbox of a shard, which takes it once.
     pub(super) fn take_inbox(&self, shard: Shard) -> Inbox {
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let inbox = inboxes.get_mut(usize::from(shard.0)).and_then(Option::take);
+        let place = shard.0.checked_sub(self.slots.first.0).map(usize::from);
+        let inbox = place.and_then(|at| inboxes.get_mut(at)).and_then(Option::take);
         inbox.expect("each shard begins once")
     }
 
@@ -119,7 +125,7 @@ impl Common {
 
     fn tag(&self, state: &mut State, name: &str) -> Arc<Tag> {
         state.count += 1;
-        Tag::new(name, state.count, self.slots.len())
+        Tag::new(name, state.count, &self.slots)
     }
 
     /// Tells the sources what the process may take.

@@ -39,6 +39,11 @@ fn of_one(number: u64) -> (Shard, u64) {
     (Shard((number >> OWN_BITS) as u16), number & ((1 << OWN_BITS) - 1))
 }
 
+/// The place of a shard among those of a process that begin with `first`.
+fn place(first: Shard, shard: Shard) -> Option<usize> {
+    shard.0.checked_sub(first.0).map(usize::from)
+}
+
 /// Which source tells something.
 #[derive(Debug)]
 pub(crate) struct Tag {
@@ -46,19 +51,21 @@ pub(crate) struct Tag {
     pub(crate) name: Box<str>,
     /// Greater for each source that is added: a name may be used again.
     pub(crate) number: u64,
-    /// The position that each shard has applied.
+    /// The position that each shard of this process has applied.
     applied: Box<[AtomicU64]>,
+    /// The first of these shards.
+    first: Shard,
 }
 
 impl Tag {
-    pub(super) fn new(name: &str, number: u64, shards: usize) -> Arc<Self> {
-        let applied = (0..shards).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { name: name.into(), number, applied })
+    pub(super) fn new(name: &str, number: u64, slots: &Slots) -> Arc<Self> {
+        let applied = slots.all.iter().map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { name: name.into(), number, applied, first: slots.first })
     }
 
     /// Notes that a shard has applied what the source told up to `position`.
     pub(crate) fn reach(&self, shard: Shard, position: Position) {
-        if let Some(applied) = self.applied.get(usize::from(shard.0)) {
+        if let Some(applied) = place(self.first, shard).and_then(|at| self.applied.get(at)) {
             applied.fetch_max(position.0, Ordering::Relaxed);
         }
     }
@@ -111,10 +118,18 @@ struct Outlet {
     slot: Slot,
 }
 
-/// The side of a source that all shards share.
+/// The ways into the inboxes of all shards of this process.
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    /// The first of these shards; the others follow.
+    pub(super) first: Shard,
+    pub(super) all: Arc<[Slot]>,
+}
+
+/// The side of a source that all shards of a process share.
 pub(super) struct Outlets {
     pub(super) tag: Arc<Tag>,
-    pub(super) slots: Arc<[Slot]>,
+    pub(super) slots: Slots,
 }
 
 impl Inbox {
@@ -135,7 +150,8 @@ impl Inbox {
 
     /// What a source that is this shard's own tells its news to.
     pub(crate) fn sink(&self, source: &str) -> Arc<dyn Sink> {
-        Arc::new(Outlet { tag: Tag::new(source, 0, 0), slot: self.slot() })
+        let none = Slots { first: Shard(0), all: [].into() };
+        Arc::new(Outlet { tag: Tag::new(source, 0, &none), slot: self.slot() })
     }
 
     /// Has the loop come round, from any thread.
@@ -184,12 +200,12 @@ impl Sink for Outlet {
 
 impl Outlets {
     fn to(&self, shard: Shard, news: News) -> bool {
-        let slot = self.slots.get(usize::from(shard.0));
+        let slot = place(self.slots.first, shard).and_then(|at| self.slots.all.get(at));
         slot.is_some_and(|slot| slot.put(&self.tag, Told::News(news)))
     }
 
     fn to_all(&self, news: &dyn Fn() -> Told) -> bool {
-        self.slots.iter().all(|slot| slot.put(&self.tag, news()))
+        self.slots.all.iter().all(|slot| slot.put(&self.tag, news()))
     }
 }
 
@@ -264,8 +280,8 @@ mod tests {
     use headwater_base::source::Written;
 
     fn shared(inboxes: &[Inbox]) -> Outlets {
-        let slots = inboxes.iter().map(Inbox::slot).collect();
-        Outlets { tag: Tag::new("shop", 1, inboxes.len()), slots }
+        let slots = Slots { first: Shard(0), all: inboxes.iter().map(Inbox::slot).collect() };
+        Outlets { tag: Tag::new("shop", 1, &slots), slots }
     }
 
     fn at(position: u64) -> News {
@@ -336,7 +352,8 @@ mod tests {
 
     #[test]
     fn all_have_come_as_far_as_the_last_one() {
-        let tag = Tag::new("shop", 1, 2);
+        let inboxes = [Inbox::new(), Inbox::new()];
+        let tag = shared(&inboxes).tag;
         tag.reach(Shard(0), Position(9));
         assert_eq!(tag.reached(), Position(0));
         tag.reach(Shard(1), Position(5));

@@ -108,6 +108,11 @@ pub(crate) fn check_source(name: &str, kind: &str, url: &str, terms: &Terms) -> 
 }
 
 impl Hub {
+    /// Whether this shard does what is done once for all shards of the process.
+    pub(crate) fn is_first(&self) -> bool {
+        self.me == self.common.first()
+    }
+
     /// The hub of a shard.
     pub(crate) fn new(me: Shard, common: Arc<Common>) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! Commands in which sources have a part, where there are several shards.
 //!
 //! The sources are the process's, so what is done once (declaring a table, a write of keys of several homes) is done by the
-//! shard of the client. Then each shard does its part: it takes the table over, or waits until it has applied what the source
+//! shard of the client. (Shards in processes of their own declare tables each at its own source.) Then each shard does its part: it takes the table over, or waits until it has applied what the source
 //! has told up to a position. From the answers the session knows where every shard stood then, and what it reads
 //! next waits until that has come to wherever it is read, as it waits for the session's own writes.
 
@@ -32,6 +32,11 @@ impl ShardService {
             Data::Tables(set @ Tables::Set { name, source: Some((source, mapping)), .. })
                 if !source.is_empty() =>
             {
+                if self.others.are_apart() {
+                    // Each has sources of its own, and declares it there as a single one does.
+                    self.have_declared_by_each(name, Merge::Same, args, work);
+                    return Some(wait_for_answers(None, work));
+                }
                 let options = TableOptions { keep: None, ..table_options(set) };
                 self.declare_everywhere(name, &options, mapping, args, work)
             }
@@ -71,13 +76,23 @@ impl ShardService {
         };
         let warnings = answer.map_err(|text| format!("source '{source}': {text}"))?;
         let reply = answer_of(|out| write_warnings(&warnings, out));
-        // A shard may refuse it, for keys of the table that it has.
+        self.have_declared_by_each(name, Merge::Given(reply), args, work);
+        Ok(wait_for_answers(None, work))
+    }
+
+    /// Has every shard execute a TABLE.SET with a source, and take it back where one refuses it: for keys of the table that it has, say.
+    fn have_declared_by_each(
+        &mut self,
+        name: &[u8],
+        merge: Merge,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) {
         let undo = self.source_of(name).is_none().then(|| {
             let words: [&[u8]; 4] = [b"TABLE.SET", name, b"SOURCE", b""];
             words.into_iter().collect::<OwnedArgs>()
         });
-        self.ask_each(Merge::Given(reply), args, undo, work);
-        Ok(wait_for_answers(None, work))
+        self.ask_each(merge, args, undo, work);
     }
 
     /// A range as of a position of a source: once all shards have come so far, it is read as any range is.

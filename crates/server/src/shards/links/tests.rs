@@ -43,7 +43,7 @@ fn settings(me: u16, epoch: u64) -> LinkSettings {
 
 impl Side {
     fn start(settings: LinkSettings) -> Self {
-        let transport = Transport::apart(2, 1);
+        let transport = Transport::apart(settings.me, 2, 1);
         let outbox = Outbox::new(settings.me, transport.clone());
         let (owners, told) = watch::channel(vec![None, None]);
         let links = Links::start(settings, transport.clone(), told).unwrap();

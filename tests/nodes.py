@@ -1,0 +1,105 @@
+"""NATS servers and nodes as processes, for tests that need a cluster.
+
+They need a real `nats-server` on the path, or HEADWATER_NATS_SERVER.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+PROGRAM = os.path.abspath(os.environ["HEADWATER"]) if "/" in os.environ.get("HEADWATER", "") else os.environ.get("HEADWATER", "headwater")
+NATS = os.environ.get("HEADWATER_NATS_SERVER") or shutil.which("nats-server")
+SERVERS = 3
+PATIENCE = float(os.environ.get("HEADWATER_NODES_PATIENCE", "180"))
+# Nodes of several shards reach each other at their port and so much.
+LINK_PORT_OFFSET = 10_000
+
+
+def is_free(port):
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+        return True
+    except (OSError, OverflowError):
+        return False
+
+
+def free_ports(count):
+    """Ports that nobody has, none of them twice, with room for those at which nodes reach each other."""
+    found = []
+    while len(found) < count:
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        ports = [one.getsockname()[1] for one in sockets]
+        for one in sockets:
+            one.close()
+        found += [port for port in ports if port not in found and is_free(port + LINK_PORT_OFFSET)]
+    return found[:count]
+
+
+def eventually(holds):
+    """Waits until something holds, and gives what it is."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            found = holds()
+            if found:
+                return found
+        except Exception as why:  # noqa: BLE001: whatever is not yet there
+            if time.monotonic() > end:
+                raise why
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.1)
+
+
+def connects(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+
+
+class Cluster:
+    """Three NATS servers, and a node for each of these shards."""
+
+    def __init__(self, folder, of=(0, 0, 0), words=()):
+        self.folder, self.of, self.words, self.processes = folder, of, words, []
+        ports = free_ports(3 * SERVERS + len(of))
+        self.ports = ports[3 * SERVERS :]
+        self.clients, routes, self.monitors = (ports[at : 3 * SERVERS : 3] for at in range(3))
+        every_route = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
+        for at in range(SERVERS):
+            conf = folder / f"nats{at}.conf"
+            conf.write_text(
+                f"server_name: s{at}\nlisten: 127.0.0.1:{self.clients[at]}\nhttp: 127.0.0.1:{self.monitors[at]}\n"
+                f'jetstream {{ store_dir: "{folder}/nats{at}", sync_interval: always }}\n'
+                f"cluster {{ name: c, listen: 127.0.0.1:{routes[at]}, routes: [{every_route}] }}\n"
+            )
+            self.begin(folder / f"nats{at}.log", [NATS, "-c", str(conf)])
+        for port in self.clients + self.monitors:
+            eventually(lambda port=port: connects(port))
+        self.nodes = [self.start(at) for at in range(len(of))]
+
+    def start(self, at):
+        """Starts a node."""
+        port, shards = self.ports[at], max(self.of) + 1
+        urls = ",".join(f"nats://127.0.0.1:{port}" for port in self.clients)
+        words = [PROGRAM, "serve", *self.words, "--shards", str(shards), "--port", str(port), "--cluster", urls]
+        words += ["--cluster-shard", str(self.of[at])] if shards > 1 else []
+        words += ["--node", f"node{at}", "--advertise", f"127.0.0.1:{port}"]
+        words += ["--data", str(self.folder / f"node{at}")]
+        for monitor in self.monitors:
+            words += ["--nats-monitoring", f"http://127.0.0.1:{monitor}"]
+        return self.begin(self.folder / f"node{at}.log", words)
+
+    def begin(self, log, words):
+        with open(log, "ab") as out:
+            process = subprocess.Popen(words, stdout=out, stderr=out)
+        self.processes.append(process)
+        return process
+
+    def end(self):
+        """Ends all, and prints what nodes and servers have said, which pytest shows where a test has failed."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for log in sorted(self.folder.glob("*.log")):
+            print(f"--- {log.name}", log.read_text(errors="replace")[-4000:], sep="\n")
