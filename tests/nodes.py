@@ -58,10 +58,11 @@ def connects(port):
 
 
 class Cluster:
-    """Three NATS servers, and a node for each of these shards."""
+    """Three NATS servers, and a node for each of these shards. `machines` are the folders of three machines that have one server each, and nodes."""
 
-    def __init__(self, folder, of=(0, 0, 0), words=()):
+    def __init__(self, folder, of=(0, 0, 0), words=(), machines=None, sync="always"):
         self.folder, self.of, self.words, self.processes = folder, of, words, []
+        self.machines = machines or [folder] * SERVERS
         ports = free_ports(3 * SERVERS + len(of))
         self.ports = ports[3 * SERVERS :]
         self.clients, routes, self.monitors = (ports[at : 3 * SERVERS : 3] for at in range(3))
@@ -70,13 +71,26 @@ class Cluster:
             conf = folder / f"nats{at}.conf"
             conf.write_text(
                 f"server_name: s{at}\nlisten: 127.0.0.1:{self.clients[at]}\nhttp: 127.0.0.1:{self.monitors[at]}\n"
-                f'jetstream {{ store_dir: "{folder}/nats{at}", sync_interval: always }}\n'
+                f'jetstream {{ store_dir: "{self.machines[at]}/nats{at}", sync_interval: {sync} }}\n'
                 f"cluster {{ name: c, listen: 127.0.0.1:{routes[at]}, routes: [{every_route}] }}\n"
             )
-            self.begin(folder / f"nats{at}.log", [NATS, "-c", str(conf)])
+        self.run()
+
+    def run(self):
+        """Starts all of it."""
+        for at in range(SERVERS):
+            self.begin(self.folder / f"nats{at}.log", [NATS, "-c", str(self.folder / f"nats{at}.conf")])
         for port in self.clients + self.monitors:
             eventually(lambda port=port: connects(port))
-        self.nodes = [self.start(at) for at in range(len(of))]
+        self.nodes = [self.start(at) for at in range(len(self.of))]
+
+    def kill(self):
+        """Ends all processes at once."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+        self.processes = []
 
     def start(self, at):
         """Starts a node."""
@@ -85,7 +99,7 @@ class Cluster:
         words = [PROGRAM, "serve", *self.words, "--shards", str(shards), "--port", str(port), "--cluster", urls]
         words += ["--cluster-shard", str(self.of[at])] if shards > 1 else []
         words += ["--node", f"node{at}", "--advertise", f"127.0.0.1:{port}"]
-        words += ["--data", str(self.folder / f"node{at}")]
+        words += ["--data", str(self.machines[at % SERVERS] / f"node{at}")]
         for monitor in self.monitors:
             words += ["--nats-monitoring", f"http://127.0.0.1:{monitor}"]
         return self.begin(self.folder / f"node{at}.log", words)
@@ -98,8 +112,6 @@ class Cluster:
 
     def end(self):
         """Ends all, and prints what nodes and servers have said, which pytest shows where a test has failed."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
+        self.kill()
         for log in sorted(self.folder.glob("*.log")):
             print(f"--- {log.name}", log.read_text(errors="replace")[-4000:], sep="\n")

@@ -51,7 +51,7 @@ fn a_new_cluster_is_filled_with_a_backup() {
         }
         assert!(told.contains("are heard") && began.elapsed() < PATIENCE, "{told}");
     }
-    // Backups that are not whole, or of several shards.
+    // Backups that are not whole, or damaged.
     let bad = cluster.folder.path().join("bad");
     std::fs::create_dir(&bad).unwrap();
     let (is_done, told) = restore(&cluster, "second", &bad);
@@ -59,7 +59,7 @@ fn a_new_cluster_is_filled_with_a_backup() {
     let note = "Headwater backup, format 2\ntaken 1\nshards 2\nbytes 1 1\nplacement no\n";
     std::fs::write(bad.join("headwater-backup"), note).unwrap();
     let (is_done, told) = restore(&cluster, "second", &bad);
-    assert!(!is_done && told.contains("has 2 shards"), "{told}");
+    assert!(!is_done && told.contains("is of 2 shards in one process"), "{told}");
     std::fs::copy(backup.join("headwater-backup"), bad.join("headwater-backup")).unwrap();
     std::fs::create_dir(bad.join("shard-0")).unwrap();
     for (at, piece) in std::fs::read_dir(backup.join("shard-0")).unwrap().enumerate() {

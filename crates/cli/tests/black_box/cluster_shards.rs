@@ -2,7 +2,7 @@
 
 use crate::cluster::{ALL, Links, Node, Turn, ask, connect, servers, text};
 use crate::nats_servers::{self, Servers, free_ports};
-use crate::support::{PATIENCE, program};
+use crate::support::{PATIENCE, Server, program};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -25,6 +25,8 @@ pub(crate) struct Cluster {
     nodes: Vec<Option<Node>>,
     /// Which shard each node is for.
     of: &'static [usize],
+    /// What the cluster is called.
+    name: &'static str,
     _turn: Turn,
 }
 
@@ -57,7 +59,8 @@ impl Cluster {
     ) -> Self {
         let nodes = of.iter().map(|_| None).collect();
         let folder = tempfile::tempdir().unwrap();
-        let mut cluster = Self { nats, links, folder, ports, nodes, of, _turn: turn };
+        let name = "headwater";
+        let mut cluster = Self { nats, links, folder, ports, nodes, of, name, _turn: turn };
         for at in 0..cluster.shards() {
             cluster.begin(at);
         }
@@ -76,6 +79,7 @@ impl Cluster {
         command.args(["serve", "--port", &port.to_string(), "--node", name]);
         let of = self.of[at].to_string();
         command.args(["--shards", &shards.to_string(), "--cluster-shard", &of]);
+        command.args(["--cluster-name", self.name]);
         command.arg("--data").arg(self.folder.path().join(name));
         let links = self.links.get(at);
         let found_at = links.map_or(port, |links| links.node);
@@ -115,6 +119,7 @@ impl Cluster {
     fn status(&self, words: &[&str]) -> String {
         let mut command = program();
         command.arg("cluster").args(words).args(["--cluster", &self.nats.urls(&ALL)]);
+        command.args(["--cluster-name", self.name]);
         for url in self.nats.monitoring() {
             command.args(["--nats-monitoring", &url]);
         }
@@ -342,4 +347,88 @@ fn definitions_that_were_missed_are_taken_over_from_the_first_shard() {
     until_known(&cluster, "bob", &[0, 1, 2], true);
     let list = format!("{:?}", cluster.ask(1, "JOIN.LIST"));
     assert!(list.contains("copies"), "{list}");
+}
+
+/// Waits until each shard has an owner to which all shards answer, and compares what joins give of it.
+fn expect_all(cluster: &Cluster, all: &BTreeMap<String, String>, sum: u64) {
+    for at in 0..SHARDS {
+        cluster.await_owner(&[at]);
+    }
+    for at in 0..SHARDS {
+        assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), *all, "node {at}");
+        assert_eq!(text(&cluster.ask(at, "GET sum")), sum.to_string(), "node {at}");
+    }
+}
+
+/// A backup of several shards fills a new cluster of as many.
+#[test]
+fn a_backup_of_several_shards_fills_a_new_cluster() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let began = Instant::now();
+    for (name, join) in [("copies", "t|all|<n> = copy p|<n>"), ("all", "sum = sum p|<n>")] {
+        let mut add = redis::cmd("JOIN.ADD");
+        add.arg(name).arg(join);
+        while let Err(why) = add.query::<redis::Value>(&mut connect(cluster.ports[0])) {
+            // Not all shards are connected yet.
+            assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+    let write = |cluster: &Cluster, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let _set = cluster.ask((number % 3) as usize, &format!("SET p|{number:03} {number}"));
+        }
+    };
+    let expected = |count: u64| -> (BTreeMap<String, String>, u64) {
+        let all = (0..count).map(|number| (format!("t|all|{number:03}"), number.to_string()));
+        (all.collect(), (0..count).sum())
+    };
+    write(&cluster, 0..100);
+    let folder = |cluster: &Cluster, name: &str| cluster.folder.path().join(name);
+    let shown = |path: &std::path::Path| path.display().to_string();
+    let (first, second) = (folder(&cluster, "first"), folder(&cluster, "second"));
+    let told = cluster.status(&["backup", "--to", &shown(&first)]);
+    assert!(told.contains("of 3 shard(s)"), "{told}");
+    let refused = cluster.status(&["backup", "--to", &shown(&first)]);
+    assert!(refused.contains("is not empty"), "{refused}");
+    write(&cluster, 100..120);
+    let told = cluster.status(&["backup", "--to", &shown(&second), "--older", &shown(&first)]);
+    assert!(told.contains("of it not in"), "{told}");
+    let refused = cluster.status(&["restore", "--from", &shown(&second)]);
+    assert!(refused.contains("are heard"), "{refused}");
+    // Shards in one process have other keys, so neither takes the backup of the other.
+    let data = folder(&cluster, "data");
+    let restored =
+        program().args(["restore", "--from"]).arg(&first).arg("--data").arg(&data).output();
+    let why = String::from_utf8(restored.unwrap().stderr).unwrap();
+    assert!(why.contains("headwater cluster restore") && !data.exists(), "{why}");
+    let server = Server::start(&["--data", &shown(&data), "--data-plain", "yes", "--shards", "3"]);
+    let _set: redis::Value = ask(&mut server.client(2), "SET plain value").unwrap();
+    let of_process = folder(&cluster, "of-process");
+    let mut backup = program();
+    backup.args(["backup", "-p", &server.port.to_string(), "--to"]).arg(&of_process);
+    assert!(backup.status().unwrap().success());
+    let refused = cluster.status(&["restore", "--from", &shown(&of_process)]);
+    assert!(refused.contains("is of 3 shards in one process"), "{refused}");
+    // A new cluster has the newer one.
+    (0..OF.len()).for_each(|at| cluster.kill(at));
+    cluster.name = "other";
+    let told = cluster.status(&["create", "--shards", "2"]);
+    assert!(told.contains("HW_other_1"), "{told}");
+    let refused = cluster.status(&["restore", "--from", &shown(&second)]);
+    assert!(refused.contains("the cluster has 2 shards, and was to have 3"), "{refused}");
+    cluster.name = "second";
+    let told = cluster.status(&["restore", "--from", &shown(&second)]);
+    assert!(told.contains("120 keys") && told.contains("of 3 shards"), "{told}");
+    let refused = cluster.status(&["restore", "--from", &shown(&second)]);
+    assert!(refused.contains("is not empty"), "{refused}");
+    for at in 0..SHARDS {
+        std::fs::remove_dir_all(folder(&cluster, &format!("node{at}"))).unwrap();
+        cluster.begin(at);
+    }
+    let (all, sum) = expected(120);
+    expect_all(&cluster, &all, sum);
+    write(&cluster, 120..130);
+    let (all, sum) = expected(130);
+    expect_all(&cluster, &all, sum);
 }

@@ -11,7 +11,7 @@
 //! taken 1795512600          seconds since 1970
 //! shards 3
 //! bytes 102400 99328 51200  of each shard
-//! placement yes
+//! placement yes             yes: as the file says; no: as in one process where nothing was moved; slots: as in a cluster
 //! ```
 //!
 //! A folder of data that is not there is filled under another name beside it, and then named. One that is there may be a link, a
@@ -45,7 +45,31 @@ pub struct NewBackup {
     path: PathBuf,
     older: OlderPieces,
     bytes: Vec<BackupBytes>,
-    has_placement: bool,
+    placed: Placed,
+}
+
+/// Which shard has which keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Placed {
+    /// Those that it has in one process, where nothing was moved.
+    Evenly,
+    /// Those that a file says.
+    AsMoved,
+    /// Those of its slots, as in a cluster.
+    BySlots,
+}
+
+impl Placed {
+    const ALL: [Self; 3] = [Self::Evenly, Self::AsMoved, Self::BySlots];
+
+    /// As the note of a backup has it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Evenly => "no",
+            Self::AsMoved => "yes",
+            Self::BySlots => "slots",
+        }
+    }
 }
 
 fn describe(path: &Path) -> impl Fn(io::Error) -> String + '_ {
@@ -114,14 +138,22 @@ impl NewBackup {
             None => OlderPieces::default(),
         };
         make_empty(path)?;
-        if let Some(bytes) = placement {
-            write_synced(&path.join(PLACEMENT), bytes)?;
-        }
-        let (path, has_placement) = (path.to_owned(), placement.is_some());
-        Ok(Self { path, older, bytes: Vec::new(), has_placement })
+        let placed = match placement {
+            Some(bytes) => {
+                write_synced(&path.join(PLACEMENT), bytes)?;
+                Placed::AsMoved
+            }
+            None => Placed::Evenly,
+        };
+        Ok(Self { path: path.to_owned(), older, bytes: Vec::new(), placed })
     }
 
-    /// Adds the next shard's bytes, which `next` gives part by part.
+    /// Each shard has the keys of its slots, as in a cluster.
+    pub(crate) fn placed_by_slots(self) -> Self {
+        Self { placed: Placed::BySlots, ..self }
+    }
+
+    /// Adds the next shard's bytes, which `next` gives part by part. Where that fails, it is as if it had not begun.
     ///
     /// # Errors
     /// `next` has none, or they cannot be written.
@@ -130,7 +162,11 @@ impl NewBackup {
         next: impl FnMut() -> Result<Option<Vec<u8>>, String>,
     ) -> Result<(), String> {
         let folder = pieces::folder_of(&self.path, self.bytes.len() as u16);
-        self.bytes.push(pieces::write(&folder, &self.older, next)?);
+        let written = pieces::write(&folder, &self.older, next);
+        if written.is_err() {
+            let _best_effort = fs::remove_dir_all(&folder);
+        }
+        self.bytes.push(written?);
         Ok(())
     }
 
@@ -143,8 +179,7 @@ impl NewBackup {
         let mut text = format!("{FORMAT}\ntaken {taken}\nshards {}\nbytes", self.bytes.len());
         // What is written into a string is written.
         self.bytes.iter().for_each(|bytes| _ = write!(text, " {}", bytes.all));
-        let placement = if self.has_placement { "yes" } else { "no" };
-        _ = writeln!(text, "\nplacement {placement}");
+        _ = writeln!(text, "\nplacement {}", self.placed.word());
         let partial = self.path.join(format!("{FILE}.new"));
         write_synced(&partial, text.as_bytes())?;
         let named = fs::rename(&partial, self.path.join(FILE));
@@ -160,7 +195,7 @@ impl NewBackup {
 #[derive(PartialEq, Eq, Debug)]
 struct Contents {
     bytes: Vec<u64>,
-    has_placement: bool,
+    placed: Placed,
 }
 
 impl Contents {
@@ -174,12 +209,9 @@ impl Contents {
         let bytes: Option<Vec<u64>> = line("bytes")?.split(' ').map(|it| it.parse().ok()).collect();
         let bytes =
             bytes.filter(|bytes| bytes.len() == shards && shards <= usize::from(u16::MAX))?;
-        let has_placement = match line("placement")? {
-            "yes" => true,
-            "no" => false,
-            _ => return None,
-        };
-        lines.next().is_none().then_some(Self { bytes, has_placement })
+        let word = line("placement")?;
+        let placed = Placed::ALL.into_iter().find(|placed| placed.word() == word)?;
+        lines.next().is_none().then_some(Self { bytes, placed })
     }
 
     fn read(path: &Path) -> Result<Self, String> {
@@ -199,29 +231,31 @@ impl Contents {
     }
 }
 
-/// The one shard of a backup: it can be read any number of times.
+/// A shard of a backup: it can be read any number of times.
 #[derive(Debug)]
-pub(crate) struct OnlyShard {
+pub(crate) struct BackupShard {
     /// Where it is.
     pub(crate) folder: PathBuf,
     /// How many bytes it has.
     pub(crate) bytes: u64,
 }
 
-impl OnlyShard {
-    /// That of the backup in a folder.
+impl BackupShard {
+    /// All shards of the backup in a folder, each with the keys that it has in a cluster.
     ///
     /// # Errors
-    /// There is no whole backup, or it has several shards.
-    pub(crate) fn of(backup: &Path) -> Result<Self, String> {
-        match Contents::read(backup)?.bytes[..] {
-            [bytes] => Ok(Self { folder: pieces::folder_of(backup, 0), bytes }),
-            ref shards => Err(format!(
-                "{} has {} shards, and a cluster has one shard today",
+    /// There is no whole backup, or it is one of several shards of one process, which have other keys.
+    pub(crate) fn all_of(backup: &Path) -> Result<Vec<Self>, String> {
+        let Contents { bytes, placed } = Contents::read(backup)?;
+        if bytes.len() > 1 && placed != Placed::BySlots {
+            return Err(format!(
+                "{} is of {} shards in one process, which have other keys than those of a cluster (allowed: a backup of one shard, or of a cluster)",
                 backup.display(),
-                shards.len()
-            )),
+                bytes.len()
+            ));
         }
+        let shard = |(shard, bytes)| Self { folder: pieces::folder_of(backup, shard), bytes };
+        Ok((0..).zip(bytes).map(shard).collect())
     }
 
     /// Reads it from the start.
@@ -250,6 +284,13 @@ pub struct RestoredData {
 /// There is no whole backup, it is damaged, or the folder is not empty or cannot be made; the sentence says which.
 pub fn restore(backup: &Path, data: &Path) -> Result<RestoredData, String> {
     let contents = Contents::read(backup)?;
+    if contents.bytes.len() > 1 && contents.placed == Placed::BySlots {
+        return Err(format!(
+            "{} is of a cluster of {} shards, which have other keys than those of one process (allowed: headwater cluster restore)",
+            backup.display(),
+            contents.bytes.len()
+        ));
+    }
     match data.canonicalize() {
         Ok(data) => restore_within(backup, &contents, &data),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -345,7 +386,7 @@ fn restore_into(backup: &Path, contents: &Contents, data: &Path) -> Result<Resto
         keys += restored.keys;
         plain_keys += restored.plain_keys;
     }
-    if contents.has_placement {
+    if contents.placed == Placed::AsMoved {
         let path = backup.join(PLACEMENT);
         let bytes = fs::read(&path).map_err(describe(&path))?;
         restore_placement(data, shards, &bytes)

@@ -6,12 +6,14 @@
 //! Who is *heard* is seen by waiting: a node writes its key every second, so a key that stays unchanged for a few seconds is one of a node that is away, by
 //! whatever clock. Owners' leases are looked at in the same way.
 
+mod backup;
 mod create;
 mod drain;
 mod restore;
 mod snapshot;
 mod status;
 
+pub use backup::BackupTaken;
 pub use create::ClusterCreated;
 pub use drain::{DrainOutcome, DrainWish};
 pub use restore::RestoredCluster;

@@ -74,13 +74,18 @@ impl ClusterAdmin {
         if sequence == Sequence(0) {
             return Ok(None);
         }
-        let key = SnapshotMark::key(shard);
-        let (_, value) = self.read_key(&key)?;
-        let mark = SnapshotMark::decode(&value).map_err(|bad| {
-            ClusterError(format!("key {key} of the bucket of owners cannot be read: {bad}"))
-        })?;
+        let mark = self.newest_snapshot(shard)?;
         let sequence = mark.position.sequence.0;
         Ok(Some(OrderedSnapshot { sequence, bytes: mark.bytes }))
+    }
+
+    /// The snapshot of a shard that the bucket names.
+    pub(super) fn newest_snapshot(&self, shard: u32) -> Result<SnapshotMark, ClusterError> {
+        let key = SnapshotMark::key(shard);
+        let (_, value) = self.read_key(&key)?;
+        SnapshotMark::decode(&value).map_err(|bad| {
+            ClusterError(format!("key {key} of the bucket of owners cannot be read: {bad}"))
+        })
     }
 
     fn why_late(&self, shard: u32, within: Duration) -> ClusterError {

@@ -140,7 +140,7 @@ impl ShardService {
                 "nothing is kept on disk, so there is nothing to back up: start the server with --data",
             )),
             Some(_) if self.others.are_apart() => Some(String::from(
-                "each shard of a cluster is backed up by its snapshots: headwater cluster snapshot",
+                "a node has one shard of the cluster: headwater cluster backup writes a backup of all of them",
             )),
             Some(_) => self.stores.backup.begin(client).err(),
         };

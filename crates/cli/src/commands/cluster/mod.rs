@@ -2,6 +2,7 @@
 //!
 //! The subcommands speak to the cluster's NATS servers, with the settings of `headwater serve --cluster`, and need no node.
 
+mod backup;
 mod create;
 mod drain;
 mod remove;
@@ -34,6 +35,8 @@ enum Action {
     Snapshot(snapshot::Args),
     /// Make what the cluster needs at NATS, and say everything that is wrong there. What is there already stays.
     Create(create::Args),
+    /// Have the owners of shards store snapshots, and write them into a folder as a backup.
+    Backup(backup::Args),
     /// Fill a new, empty cluster with a backup.
     Restore(restore::Args),
 }
@@ -47,6 +50,7 @@ impl Args {
             Action::Remove(args) => args.run(),
             Action::Snapshot(args) => args.run(),
             Action::Create(args) => args.run(),
+            Action::Backup(args) => args.run(),
             Action::Restore(args) => args.run(),
         }
     }

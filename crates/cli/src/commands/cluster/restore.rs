@@ -21,8 +21,13 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let restored = self.cluster.connect()?.restore(&self.from)?;
         let (keys, bytes) = (restored.keys, size(restored.bytes));
-        let told =
-            format!("{keys} keys, {bytes}: start nodes with empty folders, and they load it\n");
+        let shards = match restored.shards {
+            1 => String::new(),
+            shards => format!(" of {shards} shards"),
+        };
+        let told = format!(
+            "{keys} keys, {bytes}{shards}: start nodes with empty folders, and they load it\n"
+        );
         show(told.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
