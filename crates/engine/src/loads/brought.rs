@@ -44,7 +44,7 @@ impl Brought {
     /// Whether so much was brought for the operation under way, which lacks something still, that memory cannot hold all that it needs.
     pub(super) fn is_too_much(&self, memory: &Memory) -> bool {
         let most = (memory.part_of_limit(1) as u64).saturating_mul(LIMITS_MAX);
-        memory.is_limited() && self.current > most
+        most > 0 && self.current > most
     }
 
     /// The operation under way has ended, for now or for good.
@@ -73,7 +73,7 @@ impl Waits {
 impl Engine {
     /// A load brings so many bytes of keys and values for those who wait for it.
     pub(super) fn note_brought(&mut self, fetch: FetchId, bytes: impl FnOnce() -> u64) {
-        if self.memory.is_limited() {
+        if self.memory.part_of_limit(1) > 0 {
             self.base.loads.waits.note_brought(fetch, bytes());
         }
     }

@@ -574,11 +574,6 @@ impl Memory {
         (meter.used() + bytes + values).saturating_sub(limit)
     }
 
-    /// Whether there is a memory limit.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.limit.is_some()
-    }
-
     /// What one of `parts` equal parts of the memory limit has; nothing, without a limit.
     pub(crate) fn part_of_limit(&self, parts: usize) -> usize {
         self.limit.unwrap_or(0) / parts
