@@ -141,6 +141,40 @@ def test_texts_of_another_collation_are_loaded_in_pages(postgres, key, index):  
         headwater.end(signal.SIGKILL)
 
 
+def test_a_table_that_comes_as_a_whole_takes_its_share_and_one_that_is_too_much_ends(postgres):  # noqa: F811
+    database = postgres.connect()
+    there = "SELECT quote_ident(collname) FROM pg_collation WHERE collname IN ('und-x-icu', 'C.utf8') ORDER BY collname DESC LIMIT 1"
+    collation = database.execute(there).fetchone()[0]
+    bound = 48 << 20
+    # In their keys' order no index has them; of the bound they are an eighth to more than half.
+    sizes = (80000, 110000, 150000, 400000)
+    tables = ""
+    for count in sizes:
+        database.execute(f"CREATE TABLE t{count} (name text COLLATE {collation} PRIMARY KEY, body text)")
+        database.execute(f"INSERT INTO t{count} SELECT md5(n::text), repeat('x', 60) FROM generate_series(1, {count}) n")
+        tables += table(f"t{count}", f"t{count}", '["name"]', "body")
+    database.execute("CREATE TABLE ids (name text COLLATE \"C\" PRIMARY KEY, body text)")
+    database.execute("INSERT INTO ids SELECT md5(n::text), repeat('x', 400) FROM generate_series(1, 300000) n")
+    headwater = serve(postgres, tables=tables + table("i", "ids", '["name"]', "body"))
+    try:
+        cache = headwater.connect()
+        cache.config_set("maxmemory", bound)
+        for count in sizes[:-1]:
+            assert cache.execute_command("PREFIX", f"t{count}|", "COUNT") == count
+        with pytest.raises(redis.ResponseError, match="maxmemory"):
+            cache.execute_command("PREFIX", f"t{sizes[-1]}|", "COUNT")
+        # Parts of one are here, so no load of what is between them is too much; all of them are.
+        for first in "0123456789abcdef":
+            assert len(keys(cache.execute_command("PREFIX", f"i|{first}", "LIMIT", 3))) == 3
+        with pytest.raises(redis.ResponseError, match="maxmemory"):
+            cache.execute_command("PREFIX", "i|", "COUNT")
+        status = pathlib.Path(f"/proc/{headwater.process.pid}/status").read_text()
+        most = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
+        assert most <= bound, f"{most / bound:.4f} of the bound"
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
 @pytest.mark.parametrize("shards", (1, 2))
 def test_a_load_in_parts_is_of_one_state(postgres, shards):  # noqa: F811
     database = postgres.connect()

@@ -1,7 +1,8 @@
-//! Keys with their values in one buffer: what many rows are passed on in between threads.
+//! Keys with their values in few buffers: what many rows are passed on in between threads.
 //!
 //! # Cost
-//! 24 bytes a pair beside its own, and no allocation: a pair that has two of its own costs its reader and its writer more than its bytes do.
+//! 24 bytes a pair beside its own, and no allocation: a pair that has two of its own costs its reader and its writer more than its bytes do. Bytes
+//! are never moved once they are there, so many of them take no more than they are.
 
 use crate::key::KeyRange;
 use alloc::sync::Arc;
@@ -9,22 +10,26 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 
-/// Pairs of keys and values in one buffer, in the order in which they were added, or in that of their keys.
+/// Bytes of a buffer, behind which another one begins.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Pairs of keys and values in few buffers, in the order in which they were added, or in that of their keys.
 #[derive(Clone, Default)]
 pub struct PackedPairs {
-    bytes: Vec<u8>,
+    chunks: Vec<Vec<u8>>,
     places: Vec<Place>,
-    /// Bytes of pairs that were taken away.
-    unused: usize,
+    /// Bytes of the pairs.
+    bytes: usize,
     /// What is given back with the pairs.
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// Where a pair is in the buffer: its key, and behind that its value.
+/// Where a pair is: its key in a buffer, and behind that its value.
 #[derive(Clone, Copy, Debug)]
 struct Place {
+    chunk: u32,
+    key_length: u32,
     first: usize,
-    key_end: usize,
     end: usize,
 }
 
@@ -33,8 +38,13 @@ impl Place {
         self.end - self.first
     }
 
-    fn key(self, bytes: &[u8]) -> &[u8] {
-        bytes.get(self.first..self.key_end).unwrap_or_default()
+    fn pair(self, chunks: &[Vec<u8>]) -> Option<(&[u8], &[u8])> {
+        let pair = chunks.get(self.chunk as usize)?.get(self.first..self.end)?;
+        pair.split_at_checked(self.key_length as usize)
+    }
+
+    fn key(self, chunks: &[Vec<u8>]) -> &[u8] {
+        self.pair(chunks).map_or(&[], |(key, _)| key)
     }
 }
 
@@ -42,42 +52,58 @@ impl PackedPairs {
     /// None, with room for about so many bytes and pairs.
     #[must_use]
     pub fn with_capacity(bytes: usize, pairs: usize) -> Self {
-        Self {
-            bytes: Vec::with_capacity(bytes),
-            places: Vec::with_capacity(pairs),
-            ..Self::default()
-        }
+        let chunks = [Vec::with_capacity(bytes.min(CHUNK_BYTES))].into();
+        Self { chunks, places: Vec::with_capacity(pairs), ..Self::default() }
     }
 
-    /// Adds a pair that `write` appends to the buffer: its key first, of which it gives the end, then its value. Where it gives `None` there is no such
+    /// Adds a pair that `write` appends to a buffer: its key first, of which it gives the end, then its value. Where it gives `None` there is no such
     /// pair.
     #[inline]
     pub fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<usize>) -> bool {
-        let first = self.bytes.len();
-        let key_end = write(&mut self.bytes).filter(|end| (first..=self.bytes.len()).contains(end));
-        match key_end {
-            Some(key_end) => self.places.push(Place { first, key_end, end: self.bytes.len() }),
-            None => self.bytes.truncate(first),
+        if self.chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK_BYTES) {
+            self.begin_chunk();
         }
-        key_end.is_some()
+        let last = self.chunks.len() - 1;
+        let Some(chunk) = self.chunks.get_mut(last) else { return false };
+        let first = chunk.len();
+        let key_end = write(chunk).filter(|end| (first..=chunk.len()).contains(end));
+        let lengths = key_end
+            .and_then(|end| Some((u32::try_from(last).ok()?, u32::try_from(end - first).ok()?)));
+        let Some((at, key_length)) = lengths else {
+            chunk.truncate(first);
+            return false;
+        };
+        let place = Place { chunk: at, key_length, first, end: chunk.len() };
+        self.bytes += place.length();
+        self.places.push(place);
+        true
+    }
+
+    #[cold]
+    fn begin_chunk(&mut self) {
+        // The first one is as small as it can be.
+        let room = if self.chunks.is_empty() { 0 } else { CHUNK_BYTES };
+        self.chunks.push(Vec::with_capacity(room));
     }
 
     /// Adds a pair.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
-        let first = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        let key_end = self.bytes.len();
-        self.bytes.extend_from_slice(value);
-        self.places.push(Place { first, key_end, end: self.bytes.len() });
+        self.push_with(|out| {
+            out.extend_from_slice(key);
+            let key_end = out.len();
+            out.extend_from_slice(value);
+            Some(key_end)
+        });
     }
 
     /// Takes the last pair away.
     pub fn pop(&mut self) {
         let Some(place) = self.places.pop() else { return };
-        if place.end == self.bytes.len() {
-            self.bytes.truncate(place.first);
-        } else {
-            self.unused += place.length();
+        self.bytes -= place.length();
+        if let Some(chunk) = self.chunks.get_mut(place.chunk as usize)
+            && place.end == chunk.len()
+        {
+            chunk.truncate(place.first);
         }
     }
 
@@ -89,10 +115,10 @@ impl PackedPairs {
 
     /// Keeps the pairs whose keys `keeps` names. No bytes are moved.
     pub fn retain(&mut self, keeps: impl Fn(&[u8]) -> bool) {
-        let (bytes, unused) = (&self.bytes, &mut self.unused);
+        let (chunks, bytes) = (&self.chunks, &mut self.bytes);
         self.places.retain(|place| {
-            let keeps = keeps(place.key(bytes));
-            *unused += if keeps { 0 } else { place.length() };
+            let keeps = keeps(place.key(chunks));
+            *bytes -= if keeps { 0 } else { place.length() };
             keeps
         });
     }
@@ -104,9 +130,9 @@ impl PackedPairs {
 
     /// Has the pairs come in the order of their keys; those of one key stay as they are. No bytes are moved.
     pub fn sort(&mut self) {
-        let bytes = &self.bytes;
-        if !self.places.is_sorted_by(|one, next| one.key(bytes) <= next.key(bytes)) {
-            self.places.sort_by(|one, next| one.key(bytes).cmp(next.key(bytes)));
+        let chunks = &self.chunks;
+        if !self.places.is_sorted_by(|one, next| one.key(chunks) <= next.key(chunks)) {
+            self.places.sort_by(|one, next| one.key(chunks).cmp(next.key(chunks)));
         }
     }
 
@@ -119,8 +145,7 @@ impl PackedPairs {
     #[inline]
     #[must_use]
     pub fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
-        let &Place { first, key_end, end } = self.places.get(at)?;
-        self.bytes.get(first..end)?.split_at_checked(key_end - first)
+        self.places.get(at)?.pair(&self.chunks)
     }
 
     /// The last pair.
@@ -150,7 +175,7 @@ impl PackedPairs {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes.len() - self.unused
+        self.bytes
     }
 
     /// Bytes of keys and values from the pair at a place on.
@@ -220,6 +245,16 @@ mod tests {
         packed.pop();
         assert!(packed.iter().eq(sorted[..2].iter().copied()));
         assert_eq!(packed.bytes(), 4);
+        // Several buffers.
+        let long = alloc::vec![b'x'; CHUNK_BYTES / 3];
+        (b'b'..=b'i').for_each(|key| packed.push(&[key], &long));
+        assert_eq!((packed.chunks.len(), packed.len()), (3, 10));
+        assert_eq!(packed.bytes(), 4 + 8 * (1 + long.len()));
+        let all = (b'b'..=b'i').map(|key| ([key], &*long));
+        assert!(packed.iter().skip(2).zip(all).all(|(one, (key, value))| one == (&key[..], value)));
+        packed.retain(|key| key == b"i");
+        packed.pop();
+        assert_eq!((packed.bytes(), packed.len()), (0, 0));
         assert!(PackedPairs::default().is_empty() && PackedPairs::default().last().is_none());
     }
 }

@@ -177,6 +177,12 @@ pub trait Sink: Send + Sync {
     /// Takes a note for whoever runs the server: `what` has happened to the source (`lost`, `resynchronised`), and why. It is for
     /// the log alone.
     fn note(&self, _what: &'static str, _why: &str) {}
+
+    /// Has room be made for so many bytes that are about to be taken beside data, and waits for that a moment; whether there is some. Those who take
+    /// news make it, so nothing that they need may be locked meanwhile.
+    fn make_room(&self, _bytes: usize) -> bool {
+        true
+    }
 }
 
 /// Something that holds base data: a database, another shard. Each call returns at once; what comes

@@ -3,12 +3,15 @@
 //! A load may hold a little beside all others. One that needs more waits until it is the only large one; meanwhile it reads nothing, so that
 //! the server holds the rest back. So all of them together hold no more than the large one's share and a little for each thread.
 
+use headwater_base::source::Sink;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Of the bound, a large load may take this part, and all small ones that one.
-const LARGE: u64 = 2;
+/// Of the bound, the loads of one range may bring this part together; a large load may take that one, since its rows are here once more before they are let go; and
+/// all small ones that one.
+const RANGE: u64 = 2;
+const LARGE: u64 = 3;
 const SMALL: u64 = 8;
 /// Whatever the bound is, messages and transactions may have so many bytes.
 const FEWEST: usize = 1 << 20;
@@ -18,16 +21,37 @@ pub(crate) const TRANSACTION_LIMIT: &str =
 /// What a key and its value take beside their bytes.
 const PAIR_BYTES: usize = 64;
 
+/// Of what a large load may take, so much is asked for at a time: data goes for it.
+const STEP: u64 = 16;
+
 /// What there is.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Room {
     /// The process's memory bound; 0: none.
     bound: AtomicU64,
+    /// Who makes room.
+    sink: Option<Arc<dyn Sink>>,
     large: Mutex<bool>,
     free: Condvar,
 }
 
+impl std::fmt::Debug for Room {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Room").field("bound", &self.bound).finish_non_exhaustive()
+    }
+}
+
 impl Room {
+    /// Without a bound; this is who makes room once there is one.
+    pub(crate) fn new(sink: Arc<dyn Sink>) -> Self {
+        Self { sink: Some(sink), ..Self::default() }
+    }
+
+    fn make(&self, bytes: u64) -> bool {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.sink.as_ref().is_none_or(|sink| sink.make_room(bytes))
+    }
+
     /// Whether there is a bound.
     pub(crate) fn is_bounded(&self) -> bool {
         self.bound.load(Ordering::Relaxed) > 0
@@ -47,7 +71,7 @@ impl Room {
 
     /// The longest message that is taken of a server: one is at hand at a time.
     pub(crate) fn message_bytes_max(&self) -> usize {
-        self.part(LARGE, usize::MAX)
+        self.part(RANGE, usize::MAX)
     }
 
     /// What of a transaction is kept until it ends, if it may be this much at most.
@@ -63,7 +87,10 @@ pub(crate) struct Held {
     bytes: u64,
     small_max: u64,
     large_max: u64,
+    range_max: u64,
     is_large: bool,
+    /// For so many bytes room was made.
+    made: u64,
     until: Instant,
 }
 
@@ -74,17 +101,21 @@ pub(crate) enum Full {
     Alone(u64),
     /// Others hold what there is.
     Beside,
+    /// Data that cannot go has it.
+    Lacking,
 }
 
 impl Held {
     /// Nothing yet. So many threads load at once, and it may wait so long.
     pub(crate) fn new(room: &Arc<Room>, threads: usize, until: Instant) -> Self {
         let bound = room.bound.load(Ordering::Relaxed);
-        let (small_max, large_max) = match bound {
-            0 => (u64::MAX, u64::MAX),
-            bound => (bound / SMALL / threads.max(1) as u64, bound / LARGE),
+        let (small_max, large_max, range_max) = match bound {
+            0 => (u64::MAX, u64::MAX, u64::MAX),
+            bound => (bound / SMALL / threads.max(1) as u64, bound / LARGE, bound / RANGE),
         };
-        Self { room: Arc::clone(room), bytes: 0, small_max, large_max, is_large: false, until }
+        let room = Arc::clone(room);
+        let (bytes, made, is_large) = (0, 0, false);
+        Self { room, bytes, small_max, large_max, range_max, is_large, made, until }
     }
 
     /// Takes room for a pair of so many bytes, waiting for it if need be.
@@ -112,6 +143,13 @@ impl Held {
             *taken = true;
             self.is_large = true;
         }
+        if self.bytes > self.made {
+            let step = self.large_max / STEP;
+            if !self.room.make(self.bytes - self.made + step) {
+                return Err(Full::Lacking);
+            }
+            self.made = self.bytes + step;
+        }
         Ok(())
     }
 }
@@ -127,8 +165,8 @@ impl Held {
     /// # Errors
     /// All of them together are more than any may.
     pub(crate) fn allows(&self, bytes_before: u64) -> Result<(), Full> {
-        match bytes_before > self.large_max {
-            true => Err(Full::Alone(self.large_max)),
+        match bytes_before > self.range_max {
+            true => Err(Full::Alone(self.range_max)),
             false => Ok(()),
         }
     }
@@ -141,6 +179,9 @@ impl std::fmt::Display for Full {
                 out,
                 "the range holds more than {most} bytes, what a load may take of the memory bound (maxmemory)"
             ),
+            Self::Lacking => {
+                out.write_str("the memory bound (maxmemory) leaves no room for all of the range")
+            }
             Self::Beside => out
                 .write_str("other loads hold what loads may take of the memory bound (maxmemory)"),
         }
@@ -173,7 +214,9 @@ mod tests {
         assert_eq!(small.add(500), Ok(()));
         assert_eq!(other.add(10_000), Err(Full::Beside));
         drop(other);
-        assert_eq!(large.add(30_000), Err(Full::Alone(32_000)));
+        assert_eq!(large.add(20_000), Err(Full::Alone(21_333)));
+        assert_eq!(large.allows(32_000), Ok(()));
+        assert_eq!(large.allows(32_001), Err(Full::Alone(32_000)));
         drop(large);
         assert_eq!(small.add(10_000), Ok(()));
     }

@@ -249,7 +249,8 @@ impl Shared {
         };
         let (state, passing) = (Mutex::new(state), Mutex::default());
         let (changed, bells) = Default::default();
-        Self { settings, room: Arc::default(), sink, state, passing, changed, bells }
+        let room = Arc::new(Room::new(Arc::clone(&sink)));
+        Self { settings, room, sink, state, passing, changed, bells }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -77,6 +77,16 @@ impl ShardService {
         }
     }
 
+    /// Makes room for what a source is about to take beside data; whether there is some.
+    pub(super) fn make_room_beside(&mut self, bytes: usize) -> bool {
+        self.bound.gauge.begin_postponable(0);
+        let engine = self.node.engine_mut();
+        self.bound.gauge.refresh(engine.value_memory().untouched);
+        let fits = engine.make_room(bytes);
+        self.bound.gauge.begin_command();
+        fits
+    }
+
     /// Takes what a load has brought. Where there is no room for it yet, but a store is about to give some back, it waits.
     pub(super) fn take_loaded(&mut self, source: &str, fetch: FetchId, brought: Brought) {
         // B1.

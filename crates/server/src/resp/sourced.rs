@@ -85,6 +85,10 @@ impl ShardService {
     /// Takes what sources have told since the last turn, and gives up what is late.
     pub(super) fn take_news(&mut self, connections: &mut Connections<Session>) {
         for (tag, told) in self.stores.hub.inbox.take() {
+            if let Told::Taking { bytes, asked } = &told {
+                asked.answer(self.make_room_beside(*bytes));
+                continue;
+            }
             let source = &*tag.name;
             match self.stores.hub.recognize(&tag) {
                 Some(true) => {
@@ -104,6 +108,7 @@ impl ShardService {
                     continue;
                 }
                 Told::News(news) => news,
+                Told::Taking { .. } => continue,
             };
             let session = self.stores.hub.settle(source, &news);
             if let News::Written { request, answer } = &news

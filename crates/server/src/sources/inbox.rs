@@ -18,10 +18,13 @@ use headwater_base::source::{Change, FetchId, Health, News, Position, Sink};
 use mio::Waker;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// News that may wait to be taken.
 const WAITING_MAX: usize = 1024;
+/// How long a source waits for room.
+const ROOM_PATIENCE: Duration = Duration::from_secs(1);
 /// News taken in one turn, so that clients have theirs.
 const TAKEN_MAX: usize = 256;
 
@@ -89,6 +92,42 @@ pub(crate) enum Told {
         /// What it changed.
         changes: Arc<Vec<Change>>,
     },
+    /// That it is about to take so many bytes, for which each shard is to make room.
+    Taking {
+        /// How many.
+        bytes: usize,
+        /// Who waits for that.
+        asked: Arc<AskedRoom>,
+    },
+}
+
+/// Room that was asked for, and that some shards have yet to make.
+#[derive(Debug)]
+pub(crate) struct AskedRoom {
+    /// How many have not answered, and whether some have room.
+    state: Mutex<(usize, bool)>,
+    answered: Condvar,
+}
+
+impl AskedRoom {
+    fn of(shards: usize) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new((shards, false)), answered: Condvar::new() })
+    }
+
+    /// A shard has done what it can; whether there is room now.
+    pub(crate) fn answer(&self, is_there: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = (state.0.saturating_sub(1), state.1 || is_there);
+        self.answered.notify_all();
+    }
+
+    /// Waits until all have answered, or for so long; whether there is room.
+    fn wait(&self, most: Duration) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.answered.wait_timeout_while(state, most, |state| state.0 > 0);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.1
+    }
 }
 
 /// The loop's side.
@@ -247,6 +286,12 @@ impl Sink for Outlets {
                 self.to_all(&|| Told::News(news.clone()))
             }
         }
+    }
+
+    fn make_room(&self, bytes: usize) -> bool {
+        let asked = AskedRoom::of(self.slots.all.len());
+        let told = self.to_all(&|| Told::Taking { bytes, asked: asked.clone() });
+        told && asked.wait(ROOM_PATIENCE)
     }
 
     fn note(&self, what: &'static str, why: &str) {
