@@ -1,8 +1,8 @@
 //! Keys with their values in few buffers: what many rows are passed on in between threads.
 //!
 //! # Cost
-//! 24 bytes a pair beside its own, and no allocation: a pair that has two of its own costs its reader and its writer more than its bytes do. Bytes
-//! are never moved once they are there, so many of them take no more than they are.
+//! 24 bytes a pair beside its own, and no allocation: a pair that has two of its own costs its reader and its writer more than its bytes do. A full
+//! buffer is not moved: another one begins behind it, so many pairs take hardly more than their bytes.
 
 use crate::key::KeyRange;
 use alloc::sync::Arc;
@@ -12,6 +12,8 @@ use core::fmt;
 
 /// Bytes of a buffer, behind which another one begins.
 const CHUNK_BYTES: usize = 256 << 10;
+/// What it has room for: the pair that fills it goes beyond that.
+const CHUNK_ROOM: usize = CHUNK_BYTES + CHUNK_BYTES / 16;
 
 /// Pairs of keys and values in few buffers, in the order in which they were added, or in that of their keys.
 #[derive(Clone, Default)]
@@ -82,7 +84,7 @@ impl PackedPairs {
     #[cold]
     fn begin_chunk(&mut self) {
         // The first one is as small as it can be.
-        let room = if self.chunks.is_empty() { 0 } else { CHUNK_BYTES };
+        let room = if self.chunks.is_empty() { 0 } else { CHUNK_ROOM };
         self.chunks.push(Vec::with_capacity(room));
     }
 
@@ -107,10 +109,10 @@ impl PackedPairs {
         }
     }
 
-    /// Adds the pairs of `other` behind, and holds what they hold if these hold nothing.
+    /// Adds the pairs of `other` behind, and holds what they hold; what these held is given back where they hold something.
     pub fn append(&mut self, other: &Self) {
         other.iter().for_each(|(key, value)| self.push(key, value));
-        self.held = self.held.take().or_else(|| other.held.clone());
+        self.held = other.held.clone().or_else(|| self.held.take());
     }
 
     /// Keeps the pairs whose keys `keeps` names. No bytes are moved.

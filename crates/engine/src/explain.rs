@@ -411,6 +411,8 @@ impl Engine {
                 return Err(stop);
             }
             verified.pass(&part);
+            // What it needs for the next part is not what it needed for this one.
+            self.base.loads.waits.brought.end_operation();
         }
         verified.differences.truncate(most);
         Ok(verified.differences)

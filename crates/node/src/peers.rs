@@ -33,8 +33,8 @@ pub const CLIENTS_FROM: u32 = 1 << 16;
 #[derive(Debug)]
 pub struct Peers {
     hub: Hub,
-    /// Loads that others wait for, to be answered.
-    asked: VecDeque<Asked>,
+    /// Loads that others wait for, to be answered; with the ticket of one that has waited for data.
+    asked: VecDeque<(Asked, Option<Ticket>)>,
     /// Those that wait for data themselves.
     waiting: BTreeMap<Ticket, Asked>,
     settled: Vec<WaitId>,
@@ -220,11 +220,11 @@ impl Peers {
 
     fn handle(&mut self, engine: &mut Engine, event: Event) {
         match event {
-            Event::Load(asked) => self.asked.push_back(asked),
+            Event::Load(asked) => self.asked.push_back((asked, None)),
             Event::Unfollow { by, range } => engine.unfollow(&range, follower(by)),
             Event::Left(by) => {
                 engine.unfollow_all(follower(by));
-                self.asked.retain(|asked| self.hub.is_awaited(asked));
+                self.asked.retain(|(asked, _)| self.hub.is_awaited(asked));
                 self.waiting.retain(|_, asked| self.hub.is_awaited(asked));
             }
             Event::Loaded { home, fetch, answer } => engine.loaded_from(home, fetch, answer),
@@ -252,7 +252,7 @@ impl Peers {
             Effect::LoadFrom { fetch, home, range } => self.hub.load(home, fetch, range),
             Effect::UnfollowAt { home, range } => self.hub.unfollow(home, range),
             Effect::Wake(ticket) => match self.waiting.remove(&ticket) {
-                Some(asked) => self.asked.push_back(asked),
+                Some(asked) => self.asked.push_back((asked, Some(ticket))),
                 None => return Some(effect),
             },
             Effect::Fail { ticket, ref error } => match self.waiting.remove(&ticket) {
@@ -266,17 +266,20 @@ impl Peers {
 
     /// Answers what others wait for, as far as the data is here.
     fn answer(&mut self, engine: &mut Engine, clients: &mut Vec<Notification>) {
-        while let Some(asked) = self.asked.pop_front() {
+        while let Some((asked, ticket)) = self.asked.pop_front() {
             if !self.hub.is_awaited(&asked) {
                 continue;
             }
             // E1.
             self.hear(engine, clients);
-            match engine.give_part(&asked.range, follower(asked.by)) {
+            ticket.into_iter().for_each(|ticket| engine.resume_counting(ticket));
+            let part = engine.give_part(&asked.range, follower(asked.by));
+            engine.end_counting();
+            match part {
                 Ok(pairs) => self.hub.loaded(&asked, Ok(pairs)),
                 Err(Stop::Wait(ticket)) => _ = self.waiting.insert(ticket, asked),
                 Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {
-                    self.asked.push_front(asked);
+                    self.asked.push_front((asked, None));
                 }
                 Err(Stop::Failed(error)) => self.hub.loaded(&asked, Err(error.refusal())),
             }

@@ -138,7 +138,7 @@ fn read<'k>(engine: &mut Engine, keys: impl IntoIterator<Item = &'k [u8]>) -> Re
             continue;
         }
         if let Err(Stop::Wait(ticket)) = engine.expiry(key) {
-            ready = Err(Stop::Wait(ticket));
+            ready = ready.and(Err(Stop::Wait(ticket)));
         }
     }
     ready

@@ -90,7 +90,7 @@ impl Ready {
 /// Loads that begin, with what each asks for.
 pub(crate) type Queries = Vec<(FetchId, Query)>;
 
-/// An answer of so many pairs goes in one buffer.
+/// An answer of so many pairs or more goes packed.
 const PACKED_PAIRS: usize = 64;
 /// So many loads are answered by one query beside the first.
 const TOGETHER_MAX: usize = 64;

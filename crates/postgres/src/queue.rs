@@ -28,6 +28,7 @@ use crate::transaction::{Outcome, Plan};
 use crate::wire::{Connection, Error};
 use crate::work::{Job, Work};
 use headwater_base::KeyRange;
+use headwater_base::hash::stable_hash;
 use headwater_base::source::FetchId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -107,6 +108,21 @@ fn prepare(connection: &mut Connection, settings: &Settings) -> Result<(), Error
     }
 }
 
+/// PostgreSQL cuts longer names.
+const NAME_BYTES_MAX: usize = 63;
+
+/// What the trigger of a table is called, or that for TRUNCATE, which ends so. The table's name is in it, but for one that is too long: then it is a hash.
+fn table_trigger_name(settings: &Settings, prefix: &[u8], end: &str) -> String {
+    let (slot, shown) = (&settings.slot, hex(prefix));
+    // Both names of a table are made in the same way.
+    if slot.len() + shown.len() + "__t".len() <= NAME_BYTES_MAX {
+        return format!("{slot}_{shown}{end}");
+    }
+    let hash = stable_hash(stable_hash(0, slot.as_bytes()), prefix);
+    let slot: String = slot.chars().take(NAME_BYTES_MAX - "_0123456789abcdef_t".len()).collect();
+    format!("{slot}_{hash:016x}{end}")
+}
+
 /// Makes the trigger of a table.
 pub(crate) fn install(
     connection: &mut Connection,
@@ -116,7 +132,7 @@ pub(crate) fn install(
     prepare(connection, settings)?;
     let schema = quoted_name(&settings.slot);
     let prefix = hex(&mapping.prefix);
-    let name = quoted_name(&format!("{}_{prefix}", settings.slot));
+    let name = quoted_name(&table_trigger_name(settings, &mapping.prefix, ""));
     let cells = |row: &str, count: usize| {
         let cell = |column: &crate::mapping::Column| {
             let value = format!("{row}.{}", quoted_name(&column.name));
@@ -149,7 +165,7 @@ pub(crate) fn install(
         lock = lock_key(settings),
         channel = settings.slot,
         table = mapping.table,
-        truncate = quoted_name(&format!("{}_{prefix}_t", settings.slot)),
+        truncate = quoted_name(&table_trigger_name(settings, &mapping.prefix, "_t")),
     );
     let done = connection.query(&sql, |_, _| {});
     if done.as_ref().is_err_and(|error| !error.is_broken()) {
@@ -512,5 +528,23 @@ mod tests {
     #[test]
     fn prefixes() {
         assert_eq!(unhex(&hex(b"p|\xff\0")), b"p|\xff\0");
+    }
+
+    #[test]
+    fn triggers_have_names_of_their_own_however_long_those_of_tables_are() {
+        let url = "postgres://ann@localhost/shop";
+        let settings = Settings::read("shop", url, &[]).unwrap();
+        assert_eq!(table_trigger_name(&settings, b"p|", "_t"), "headwater_shop_707c_t");
+        let mut names = BTreeSet::new();
+        for length in 20..30 {
+            for last in ["a|", "b|"] {
+                let prefix = format!("{}{last}", "n".repeat(length));
+                for end in ["", "_t"] {
+                    let name = table_trigger_name(&settings, prefix.as_bytes(), end);
+                    assert!(name.len() <= NAME_BYTES_MAX, "{name}");
+                    assert!(names.insert(name), "{prefix}{end}");
+                }
+            }
+        }
     }
 }

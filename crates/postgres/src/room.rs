@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Of the bound, the loads of one range may bring this part together; a large load may take that one, since its rows are here once more before they are let go; and
-/// all small ones that one.
+/// The loads of one range together may bring this part of the bound.
 const RANGE: u64 = 2;
+/// A large load may hold this part: its rows are stored before it lets them go, so they are here twice for a moment.
 const LARGE: u64 = 3;
+/// All small loads together may hold this part.
 const SMALL: u64 = 8;
 /// Whatever the bound is, messages and transactions may have so many bytes.
 const FEWEST: usize = 1 << 20;

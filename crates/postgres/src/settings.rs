@@ -2,6 +2,7 @@
 
 use crate::terms::Terms;
 use crate::url::Target;
+use headwater_base::hash::stable_hash;
 use std::time::Duration;
 
 /// How a source goes about its work.
@@ -61,6 +62,18 @@ pub enum SlotKind {
     Kept,
 }
 
+/// So long is the name of a slot behind which a shard's number comes, at most: names of triggers begin with both, and have 63 bytes.
+const BASE_BYTES_MAX: usize = 40;
+
+/// A name that is no longer than that: of a longer one its beginning, and a hash of all of it.
+fn shortened(name: &str) -> String {
+    if name.len() <= BASE_BYTES_MAX {
+        return name.to_owned();
+    }
+    let first: String = name.chars().take(BASE_BYTES_MAX - 9).collect();
+    format!("{first}_{:08x}", stable_hash(0, name.as_bytes()) as u32)
+}
+
 impl Settings {
     /// Reads a source's URL and options, which are words and what they are set to; the URL's parameters may be some as
     /// well.
@@ -112,7 +125,7 @@ impl Settings {
             settings.set(&word.to_ascii_lowercase(), text.trim())?;
         }
         if let Some(shard) = terms.shard {
-            settings.slot = format!("{}_shard{shard}", settings.slot);
+            settings.slot = format!("{}_shard{shard}", shortened(&settings.slot));
         }
         Ok(settings)
     }
@@ -192,6 +205,14 @@ mod tests {
             let settings = Settings::read_for("shop", url, &[], &terms).unwrap();
             assert_eq!((&*settings.slot, &*settings.publication), (slot, "headwater_shop"));
         }
+        // Long names stay two.
+        let long = ["a", "b"].map(|end| {
+            let name = format!("a_name_of_so_many_bytes_that_it_is_cut_{end}");
+            let url = format!("postgres://ann@localhost/shop?slot-name={name}");
+            Settings::read_for("shop", &url, &[], &terms).unwrap().slot
+        });
+        assert!(long.iter().all(|slot| slot.len() == 47 && slot.ends_with("_shard2")), "{long:?}");
+        assert_ne!(long[0], long[1]);
     }
 
     #[test]

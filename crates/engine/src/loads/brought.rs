@@ -17,16 +17,19 @@ use headwater_base::source::FetchId;
 /// How many times the memory limit is brought for one operation before it fails. Others may evict what it waits for, so once is too little.
 const LIMITS_MAX: u64 = 2;
 
+/// So many operations are counted for at once: those that nobody runs again are forgotten in the end.
+const COUNTED_MAX: usize = 4096;
+
 /// Bytes of keys and values that loads have brought for operations.
 #[derive(Debug, Default)]
-pub(crate) struct Brought {
+pub(crate) struct BroughtBytes {
     /// For the operation under way, before it was run this time.
     current: u64,
     /// For those that wait, or are to be run again.
     kept: BTreeMap<Ticket, u64>,
 }
 
-impl Brought {
+impl BroughtBytes {
     /// The operation of this ticket is run again.
     pub(crate) fn resume(&mut self, ticket: Ticket) {
         self.current = self.kept.remove(&ticket).unwrap_or_default();
@@ -63,14 +66,28 @@ impl Waits {
     /// Notes that a load has brought so many bytes for those who wait for it.
     fn note_brought(&mut self, fetch: FetchId, bytes: u64) {
         for &ticket in self.by_fetch.get(&fetch).into_iter().flatten() {
-            if self.waiting.contains_key(&ticket) {
+            if bytes > 0 && self.waiting.contains_key(&ticket) {
                 *self.brought.kept.entry(ticket).or_default() += bytes;
             }
+        }
+        while self.brought.kept.len() > COUNTED_MAX {
+            self.brought.kept.pop_first();
         }
     }
 }
 
 impl Engine {
+    /// What is run next was run before, outside of slices, and has waited with this ticket: what was brought for it counts, until
+    /// [`Engine::end_counting`].
+    pub fn resume_counting(&mut self, ticket: Ticket) {
+        self.base.loads.waits.brought.resume(ticket);
+    }
+
+    /// What was run has ended, for now or for good.
+    pub fn end_counting(&mut self) {
+        self.base.loads.waits.brought.end_operation();
+    }
+
     /// A load brings so many bytes of keys and values for those who wait for it.
     pub(super) fn note_brought(&mut self, fetch: FetchId, bytes: impl FnOnce() -> u64) {
         if self.memory.part_of_limit(1) > 0 {

@@ -5,7 +5,7 @@
 //! number in an ordered tree, however many loads are under way.
 
 use super::LoadedId;
-use super::brought::Brought;
+use super::brought::BroughtBytes;
 use crate::engine::Engine;
 use crate::report::{Effect, EngineError, Stop, Ticket};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ pub(crate) struct Waits {
     loads: BTreeMap<FetchId, (LoadedId, Vec<u8>)>,
     /// Loads from other shards whose answers will be of no use.
     useless: Vec<Useless>,
-    pub(crate) brought: Brought,
+    pub(crate) brought: BroughtBytes,
     pub(crate) effects: Vec<Effect>,
 }
 

@@ -45,12 +45,12 @@ pub struct NewBackup {
     path: PathBuf,
     older: OlderPieces,
     bytes: Vec<BackupBytes>,
-    placed: Placed,
+    placed: KeyPlacing,
 }
 
 /// Which shard has which keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Placed {
+enum KeyPlacing {
     /// Those that it has in one process, where nothing was moved.
     Evenly,
     /// Those that a file says.
@@ -59,7 +59,7 @@ enum Placed {
     BySlots,
 }
 
-impl Placed {
+impl KeyPlacing {
     const ALL: [Self; 3] = [Self::Evenly, Self::AsMoved, Self::BySlots];
 
     /// As the note of a backup has it.
@@ -141,16 +141,16 @@ impl NewBackup {
         let placed = match placement {
             Some(bytes) => {
                 write_synced(&path.join(PLACEMENT), bytes)?;
-                Placed::AsMoved
+                KeyPlacing::AsMoved
             }
-            None => Placed::Evenly,
+            None => KeyPlacing::Evenly,
         };
         Ok(Self { path: path.to_owned(), older, bytes: Vec::new(), placed })
     }
 
     /// Each shard has the keys of its slots, as in a cluster.
     pub(crate) fn placed_by_slots(self) -> Self {
-        Self { placed: Placed::BySlots, ..self }
+        Self { placed: KeyPlacing::BySlots, ..self }
     }
 
     /// Adds the next shard's bytes, which `next` gives part by part. Where that fails, it is as if it had not begun.
@@ -195,7 +195,7 @@ impl NewBackup {
 #[derive(PartialEq, Eq, Debug)]
 struct Contents {
     bytes: Vec<u64>,
-    placed: Placed,
+    placed: KeyPlacing,
 }
 
 impl Contents {
@@ -210,7 +210,7 @@ impl Contents {
         let bytes =
             bytes.filter(|bytes| bytes.len() == shards && shards <= usize::from(u16::MAX))?;
         let word = line("placement")?;
-        let placed = Placed::ALL.into_iter().find(|placed| placed.word() == word)?;
+        let placed = KeyPlacing::ALL.into_iter().find(|placed| placed.word() == word)?;
         lines.next().is_none().then_some(Self { bytes, placed })
     }
 
@@ -247,7 +247,7 @@ impl BackupShard {
     /// There is no whole backup, or it is one of several shards of one process, which have other keys.
     pub(crate) fn all_of(backup: &Path) -> Result<Vec<Self>, String> {
         let Contents { bytes, placed } = Contents::read(backup)?;
-        if bytes.len() > 1 && placed != Placed::BySlots {
+        if bytes.len() > 1 && placed != KeyPlacing::BySlots {
             return Err(format!(
                 "{} is of {} shards in one process, which have other keys than those of a cluster (allowed: a backup of one shard, or of a cluster)",
                 backup.display(),
@@ -284,7 +284,7 @@ pub struct RestoredData {
 /// There is no whole backup, it is damaged, or the folder is not empty or cannot be made; the sentence says which.
 pub fn restore(backup: &Path, data: &Path) -> Result<RestoredData, String> {
     let contents = Contents::read(backup)?;
-    if contents.bytes.len() > 1 && contents.placed == Placed::BySlots {
+    if contents.bytes.len() > 1 && contents.placed == KeyPlacing::BySlots {
         return Err(format!(
             "{} is of a cluster of {} shards, which have other keys than those of one process (allowed: headwater cluster restore)",
             backup.display(),
@@ -386,7 +386,7 @@ fn restore_into(backup: &Path, contents: &Contents, data: &Path) -> Result<Resto
         keys += restored.keys;
         plain_keys += restored.plain_keys;
     }
-    if contents.placed == Placed::AsMoved {
+    if contents.placed == KeyPlacing::AsMoved {
         let path = backup.join(PLACEMENT);
         let bytes = fs::read(&path).map_err(describe(&path))?;
         restore_placement(data, shards, &bytes)

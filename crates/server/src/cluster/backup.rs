@@ -1,7 +1,7 @@
 //! A backup of a cluster: the owner of each shard stores a snapshot, which becomes the backup of the shard.
 //!
 //! A snapshot has the bytes of a backup. The owner of a shard may store another one at any time, and removes those before it: then what was read of the older one is
-//! given up, and the newer one is read.
+//! given up, and the newer one is read, five times at most.
 
 use super::{ClusterAdmin, ClusterError};
 use crate::backup::{BackupBytes, NewBackup};

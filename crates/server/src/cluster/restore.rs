@@ -6,7 +6,7 @@
 //! # Why nobody serves an empty cluster meanwhile
 //! The log begins with 2 before anything is in it. From then on no node with an empty folder gets by without the snapshot; until that is named, it tries again.
 //! The key that names the owner is taken first, at revision 0: if anybody has owned the data, or gets there earlier, nothing is restored. With several shards, no snapshot
-//! is named before all are stored, so no shard serves what others do not have.
+//! is named before all are stored, so some shards serve what others do not have only if naming fails midway.
 
 use super::{ClusterAdmin, ClusterError, LOOK};
 use crate::backup::BackupShard;
@@ -140,10 +140,10 @@ impl Filling {
 }
 
 impl ClusterAdmin {
-    /// Fills the cluster, in which nobody has owned anything yet, with a backup of as many shards.
+    /// Fills the cluster, in which nobody has owned anything yet, with a backup of one shard, or of a cluster of as many.
     ///
     /// # Errors
-    /// The backup is not whole, partitions have moved in it, the cluster has another number of shards or is not empty, a node is heard, or the servers fail; the
+    /// The backup is not whole, or of several shards of one process, the cluster has another number of shards or is not empty, a node is heard, or the servers fail; the
     /// sentence says which.
     pub fn restore(&self, folder: &Path) -> Result<RestoredCluster, ClusterError> {
         let shards = BackupShard::all_of(folder).map_err(failed)?;
@@ -161,7 +161,7 @@ impl ClusterAdmin {
         let wake: Wake = Arc::new(|| {});
         let bucket = nats.bucket(wake.clone());
         let mut filling = Filling { nats, bucket, wake, tag: 0 };
-        // All of it is there before any of it is named, so a part of a cluster never serves.
+        // All of it is there before any of it is named, so a part of a cluster serves only if naming fails midway.
         let filled: Result<Vec<FilledShard>, _> =
             (0..).zip(&shards).map(|(shard, from)| filling.fill(self, shard, from)).collect();
         let filled = filled?;

@@ -6,6 +6,7 @@
 //!   follow it.
 
 use super::ShardService;
+use crate::sources::RoomAnswer;
 use headwater_base::KeyRange;
 use headwater_base::source::{FetchId, Loaded, LoadedPart, Portion};
 use headwater_engine::Engine;
@@ -77,14 +78,23 @@ impl ShardService {
         }
     }
 
-    /// Makes room for what a source is about to take beside data; whether there is some.
-    pub(super) fn make_room_beside(&mut self, bytes: usize) -> bool {
-        self.bound.gauge.begin_postponable(0);
-        let engine = self.node.engine_mut();
-        self.bound.gauge.refresh(engine.value_memory().untouched);
-        let fits = engine.make_room(bytes);
+    /// Makes room for so many bytes, for which one has waited so long, in milliseconds.
+    fn make_room_for_load(&mut self, bytes: usize, waited: u64) -> RoomAnswer {
+        self.bound.gauge.begin_postponable(waited);
+        let fits = self.node.engine_mut().make_room(bytes);
+        let comes = self.bound.gauge.gains_soon();
         self.bound.gauge.begin_command();
-        fits
+        match (fits, comes) {
+            (true, _) => RoomAnswer::There,
+            (false, true) => RoomAnswer::Comes,
+            (false, false) => RoomAnswer::None,
+        }
+    }
+
+    /// Makes room for what a source is about to take beside data.
+    pub(super) fn make_room_beside(&mut self, bytes: usize) -> RoomAnswer {
+        self.bound.gauge.refresh(self.node.engine().value_memory().untouched);
+        self.make_room_for_load(bytes, 0)
     }
 
     /// Takes what a load has brought. Where there is no room for it yet, but a store is about to give some back, it waits.
@@ -92,13 +102,10 @@ impl ShardService {
         // B1.
         let is_behind = self.waits.late_loads.iter().any(|late| late.fetch == fetch);
         if !is_behind {
-            self.bound.gauge.begin_postponable(0);
             let bytes = brought.bytes(self.node.engine());
-            let fits = self.node.engine_mut().make_room(bytes);
-            let gains = self.bound.gauge.gains_soon();
-            self.bound.gauge.begin_command();
-            if fits || !gains {
-                return self.give_loaded(source, fetch, brought, fits);
+            let room = self.make_room_for_load(bytes, 0);
+            if room != RoomAnswer::Comes {
+                return self.give_loaded(source, fetch, brought, room == RoomAnswer::There);
             }
         }
         let (source, since) = (source.to_owned(), self.time.uptime);
@@ -108,15 +115,14 @@ impl ShardService {
     /// Tries again what there was no room for.
     pub(super) fn take_late_loads(&mut self) {
         while let Some(late) = self.waits.late_loads.pop_front() {
-            self.bound.gauge.begin_postponable(self.time.uptime.saturating_sub(late.since));
             let bytes = late.brought.bytes(self.node.engine());
-            let fits = self.node.engine_mut().make_room(bytes);
-            let comes = self.bound.gauge.gains_soon();
-            self.bound.gauge.begin_command();
-            if !fits && comes {
+            let waited = self.time.uptime.saturating_sub(late.since);
+            let room = self.make_room_for_load(bytes, waited);
+            if room == RoomAnswer::Comes {
                 self.waits.late_loads.push_front(late);
                 return;
             }
+            let fits = room == RoomAnswer::There;
             self.give_loaded(&late.source, late.fetch, late.brought, fits);
         }
     }

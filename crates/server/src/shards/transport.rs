@@ -343,6 +343,11 @@ impl Outbox {
         shard != self.me && self.connected.get(usize::from(shard.0)).is_some_and(|it| !it.is)
     }
 
+    /// A shard in a process of its own to which there is no connection, if there is one.
+    pub(crate) fn lost_shard(&self) -> Option<Shard> {
+        (0..self.shards()).map(Shard).find(|shard| self.is_lost(*shard))
+    }
+
     /// There is a connection to a shard from now on, or none; whether that is new.
     pub(crate) fn set_connected(&mut self, shard: Shard, is: bool) -> bool {
         let Some(connected) = self.connected.get_mut(usize::from(shard.0)) else { return false };

@@ -9,7 +9,7 @@
 //! # Cost
 //! A lock for each question to a source. News do not take it.
 
-use super::inbox::{Inbox, Outlets, Slots, Tag, of_all};
+use super::inbox::{Inbox, Outlets, Slots, Tag, of_all, place};
 use super::kinds;
 use headwater_base::source::{Change, FetchId, Portion, Position, Source};
 use headwater_base::{KeyRange, Shard};
@@ -83,8 +83,9 @@ impl Common {
     /// The inbox of a shard, which takes it once.
     pub(super) fn take_inbox(&self, shard: Shard) -> Inbox {
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = shard.0.checked_sub(self.slots.first.0).map(usize::from);
-        let inbox = place.and_then(|at| inboxes.get_mut(at)).and_then(Option::take);
+        let inbox = place(self.slots.first, shard)
+            .and_then(|at| inboxes.get_mut(at))
+            .and_then(Option::take);
         inbox.expect("each shard begins once")
     }
 

@@ -23,8 +23,10 @@ use std::time::Duration;
 
 /// News that may wait to be taken.
 const WAITING_MAX: usize = 1024;
-/// How long a source waits for room.
+/// How long a source waits for answers to what it asks for room, how often it asks where room is to come, and how long it pauses before.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_TRIES: u32 = 20;
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// News taken in one turn, so that clients have theirs.
 const TAKEN_MAX: usize = 256;
 
@@ -43,7 +45,7 @@ fn of_one(number: u64) -> (Shard, u64) {
 }
 
 /// The place of a shard among those of a process that begin with `first`.
-fn place(first: Shard, shard: Shard) -> Option<usize> {
+pub(super) fn place(first: Shard, shard: Shard) -> Option<usize> {
     shard.0.checked_sub(first.0).map(usize::from)
 }
 
@@ -104,29 +106,47 @@ pub(crate) enum Told {
 /// Room that was asked for, and that some shards have yet to make.
 #[derive(Debug)]
 pub(crate) struct AskedRoom {
-    /// How many have not answered, and whether some have room.
-    state: Mutex<(usize, bool)>,
+    state: Mutex<RoomAnswers>,
     answered: Condvar,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RoomAnswers {
+    /// So many shards have not answered.
+    left: usize,
+    best: RoomAnswer,
+}
+
+/// What a shard says to who asks for room.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum RoomAnswer {
+    /// There is none, and nothing more can go.
+    None,
+    /// There will be some in a moment.
+    Comes,
+    /// There is.
+    There,
 }
 
 impl AskedRoom {
     fn of(shards: usize) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new((shards, false)), answered: Condvar::new() })
+        let state = Mutex::new(RoomAnswers { left: shards, best: RoomAnswer::None });
+        Arc::new(Self { state, answered: Condvar::new() })
     }
 
-    /// A shard has done what it can; whether there is room now.
-    pub(crate) fn answer(&self, is_there: bool) {
+    /// A shard has done what it can.
+    pub(crate) fn answer(&self, answer: RoomAnswer) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = (state.0.saturating_sub(1), state.1 || is_there);
+        *state = RoomAnswers { left: state.left.saturating_sub(1), best: state.best.max(answer) };
         self.answered.notify_all();
     }
 
-    /// Waits until all have answered, or for so long; whether there is room.
-    fn wait(&self, most: Duration) -> bool {
+    /// Waits until all have answered, or for so long. Where one is busy for longer, room may come.
+    fn wait(&self, most: Duration) -> RoomAnswer {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.answered.wait_timeout_while(state, most, |state| state.0 > 0);
+        let waited = self.answered.wait_timeout_while(state, most, |state| state.left > 0);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.1
+        if state.left > 0 { state.best.max(RoomAnswer::Comes) } else { state.best }
     }
 }
 
@@ -289,9 +309,16 @@ impl Sink for Outlets {
     }
 
     fn make_room(&self, bytes: usize) -> bool {
-        let asked = AskedRoom::of(self.slots.all.len());
-        let told = self.to_all(&|| Told::Taking { bytes, asked: asked.clone() });
-        told && asked.wait(ROOM_PATIENCE)
+        for _ in 0..ROOM_TRIES {
+            let asked = AskedRoom::of(self.slots.all.len());
+            let told = self.to_all(&|| Told::Taking { bytes, asked: asked.clone() });
+            match asked.wait(ROOM_PATIENCE) {
+                RoomAnswer::Comes if told => std::thread::sleep(ROOM_PAUSE),
+                answer => return told && answer == RoomAnswer::There,
+            }
+        }
+        // It is little, and data goes for it sooner or later.
+        true
     }
 
     fn note(&self, what: &'static str, why: &str) {

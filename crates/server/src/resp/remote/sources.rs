@@ -1,7 +1,7 @@
 //! Commands in which sources have a part, where there are several shards.
 //!
 //! The sources are the process's, so what is done once (declaring a table, a write of keys of several homes) is done by the
-//! shard of the client. (Shards in processes of their own declare tables each at its own source.) Then each shard does its part: it takes the table over, or waits until it has applied what the source
+//! shard of the client. Shards in processes of their own have sources of their own, and each declares tables at its own. Then each shard does its part: it takes the table over, or waits until it has applied what the source
 //! has told up to a position. From the answers the session knows where every shard stood then, and what it reads
 //! next waits until that has come to wherever it is read, as it waits for the session's own writes.
 
@@ -155,6 +155,17 @@ impl ShardService {
         let Some(Answer::Written(answer)) = self.stores.hub.take_answer(work.connection.id) else {
             if work.connection.session.expects() {
                 return Ok(wait_for_answers(Some(args), work));
+            }
+            if let Some(at) = self.others.shards.as_ref().and_then(|it| it.outbox.lost_shard()) {
+                // All of them are to have the change before it is answered.
+                let at = at.0;
+                encoder(work).error(
+                    "CLUSTERDOWN",
+                    format_args!(
+                        "shard {at} has no owner that can be reached: nothing was executed"
+                    ),
+                );
+                return Ok(Flow::Next);
             }
             self.stores.hub.write(&source, work.connection.id, self.patience(), &changes)?;
             return Ok(self.await_answer(args, work));
