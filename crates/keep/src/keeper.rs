@@ -86,8 +86,11 @@ impl KeeperQueue {
             }
             gathered.turn = match &mut gathered.outside {
                 Some(log) => {
-                    log.append(full.last(), outside::encode(&full));
-                    self.shared.await_log(full)
+                    let (last, bytes) = (full.last(), outside::encode(&full));
+                    // First it is known to wait: the log may have it before this comes back.
+                    let next = self.shared.await_log(full);
+                    log.append(last, bytes);
+                    next
                 }
                 None => self.shared.push(full),
             };

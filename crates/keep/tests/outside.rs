@@ -5,7 +5,7 @@ mod common;
 use common::{Rng, Told, load};
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, BaseStore};
-use headwater_keep::{Feed, LogMark, Options, Store, TurnLog};
+use headwater_keep::{Acknowledger, Feed, LogMark, Options, Store, TurnLog};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -95,6 +95,37 @@ fn the_folder_has_what_the_log_has_acknowledged() {
             assert_eq!(keys(place.path()), (states[log.len()].clone(), end), "seed {seed}");
         }
     }
+}
+
+/// A log that has what it is given before it says so to who gave it.
+#[derive(Debug, Default)]
+struct Quick(Arc<Mutex<(Option<Acknowledger>, usize)>>);
+
+impl TurnLog for Quick {
+    fn append(&mut self, last: u64, _: Vec<u8>) {
+        let mut state = self.0.lock().unwrap();
+        state.1 += 1;
+        let at = mark(state.1);
+        state.0.as_ref().expect("it is known by now").acknowledged(last, at);
+    }
+}
+
+#[test]
+fn what_the_log_has_at_once_comes_into_the_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let quick = Quick::default();
+    let known = quick.0.clone();
+    let (store, _told) = open(place.path(), Feed::Log(Box::new(quick)));
+    known.lock().unwrap().0 = Some(store.acknowledger());
+    let mut keeper = store.keeper();
+    for key in [&b"p|a"[..], b"p|b"] {
+        keeper.put(key, &mut core::iter::once(&b"1"[..]), Attributes::default());
+        store.commit();
+    }
+    known.lock().unwrap().0 = None;
+    drop((keeper, store));
+    let (pairs, end) = keys(place.path());
+    assert_eq!((pairs.len(), end), (2, Some(mark(2))));
 }
 
 #[test]
