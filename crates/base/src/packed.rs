@@ -19,7 +19,7 @@ const CHUNK_ROOM: usize = CHUNK_BYTES + CHUNK_BYTES / 16;
 #[derive(Clone, Default)]
 pub struct PackedPairs {
     chunks: Vec<Vec<u8>>,
-    places: Vec<Place>,
+    places: Vec<PairPlace>,
     /// Bytes of the pairs.
     bytes: usize,
     /// What is given back with the pairs.
@@ -28,14 +28,14 @@ pub struct PackedPairs {
 
 /// Where a pair is: its key in a buffer, and behind that its value.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PairPlace {
     chunk: u32,
     key_length: u32,
     first: usize,
     end: usize,
 }
 
-impl Place {
+impl PairPlace {
     fn length(self) -> usize {
         self.end - self.first
     }
@@ -75,7 +75,7 @@ impl PackedPairs {
             chunk.truncate(first);
             return false;
         };
-        let place = Place { chunk: at, key_length, first, end: chunk.len() };
+        let place = PairPlace { chunk: at, key_length, first, end: chunk.len() };
         self.bytes += place.length();
         self.places.push(place);
         true

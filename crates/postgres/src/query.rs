@@ -94,13 +94,18 @@ impl<'a> Pairs<'a> {
     /// Takes a pair if it is in the range. Gives `false` where there are too many: what was taken is given up.
     pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
         if self.wants(key) {
-            self.bytes += key.len() + value.len();
-            self.pairs.push(key, value);
-            if self.is_too_much() {
-                self.pairs = PackedPairs::default();
-            }
+            self.push(key, value);
         }
         !self.is_too_much()
+    }
+
+    /// Takes a pair that it wants.
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes += key.len() + value.len();
+        self.pairs.push(key, value);
+        if self.is_too_much() {
+            self.pairs = PackedPairs::default();
+        }
     }
 
     fn is_too_much(&self) -> bool {
@@ -364,14 +369,15 @@ pub(crate) fn load_all(
             let Some((key, value)) = pair_of(first, columns, &mut room) else { return true };
             let mut some = false;
             for pairs in &mut pairs {
-                // Each has a copy of it.
-                if pairs.wants(key)
-                    && let Err(why) = held.add(key.len() + value.len())
-                {
-                    full = Some(why);
-                    return false;
+                if pairs.wants(key) {
+                    // Each has a copy of it.
+                    if let Err(why) = held.add(key.len() + value.len()) {
+                        full = Some(why);
+                        return false;
+                    }
+                    pairs.push(key, value);
                 }
-                some |= pairs.take(key, value);
+                some |= !pairs.is_too_much();
             }
             some
         }

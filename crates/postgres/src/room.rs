@@ -22,7 +22,7 @@ pub(crate) const TRANSACTION_LIMIT: &str =
 /// What a key and its value take beside their bytes.
 const PAIR_BYTES: usize = 64;
 
-/// Of what a large load may take, so much is asked for at a time: data goes for it.
+/// Room for a large load is made step by step as its rows come: each step is this part of what such a load may take.
 const STEP: u64 = 16;
 
 /// What there is.

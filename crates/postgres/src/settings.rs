@@ -62,7 +62,7 @@ pub enum SlotKind {
     Kept,
 }
 
-/// So long is the name of a slot behind which a shard's number comes, at most: names of triggers begin with both, and have 63 bytes.
+/// The most bytes of a slot's name before a shard's number is put behind it. Names of triggers begin with both, and PostgreSQL cuts names at 63 bytes.
 const BASE_BYTES_MAX: usize = 40;
 
 /// A name that is no longer than that: of a longer one its beginning, and a hash of all of it.

@@ -30,7 +30,7 @@ pub(crate) struct Cluster {
     _turn: Turn,
 }
 
-/// So many ports that leave room for those at which nodes reach each other.
+/// `count` free ports, each with the one at which nodes reach each other free as well.
 pub(crate) fn ports(count: usize) -> Vec<u16> {
     let all = free_ports(64);
     let most = u16::MAX - LINK_PORT_OFFSET;

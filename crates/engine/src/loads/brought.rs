@@ -17,7 +17,7 @@ use headwater_base::source::FetchId;
 /// How many times the memory limit is brought for one operation before it fails. Others may evict what it waits for, so once is too little.
 const LIMITS_MAX: u64 = 2;
 
-/// So many operations are counted for at once: those that nobody runs again are forgotten in the end.
+/// The most operations whose bytes are counted at once. Those that began to wait first are forgotten beyond that: some are never run again.
 const COUNTED_MAX: usize = 4096;
 
 /// Bytes of keys and values that loads have brought for operations.
@@ -44,10 +44,15 @@ impl BroughtBytes {
         }
     }
 
-    /// Whether so much was brought for the operation under way, which lacks something still, that memory cannot hold all that it needs.
-    pub(super) fn is_too_much(&self, memory: &Memory) -> bool {
+    /// Whether so much was brought for the operation under way, which lacks something still, that memory cannot hold all that it needs: then it has
+    /// given up.
+    pub(super) fn gives_up(&self, memory: &mut Memory) -> bool {
         let most = (memory.part_of_limit(1) as u64).saturating_mul(LIMITS_MAX);
-        most > 0 && self.current > most
+        let is_too_much = most > 0 && self.current > most;
+        if is_too_much {
+            memory.gave_up_for_good();
+        }
+        is_too_much
     }
 
     /// The operation under way has ended, for now or for good.

@@ -88,8 +88,7 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
-        if self.base.loads.waits.brought.is_too_much(&self.memory) {
-            self.memory.gave_up_for_good();
+        if self.base.loads.waits.brought.gives_up(&mut self.memory) {
             return Err(Missing);
         }
         let group = table.group_prefix_of(&wanted.first).map(KeyRange::prefix);

@@ -60,8 +60,7 @@ impl Engine {
                 return Ok(Some(known));
             }
         }
-        if self.base.loads.waits.brought.is_too_much(&self.memory) {
-            self.memory.gave_up_for_good();
+        if self.base.loads.waits.brought.gives_up(&mut self.memory) {
             return Err(Missing);
         }
         let mut rows = limit - held;

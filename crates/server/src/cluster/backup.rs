@@ -3,15 +3,13 @@
 //! A snapshot has the bytes of a backup. The owner of a shard may store another one at any time, and removes those before it: then what was read of the older one is
 //! given up, and the newer one is read, five times at most.
 
-use super::{ClusterAdmin, ClusterError};
+use super::{ClusterAdmin, ClusterError, PIECE_BYTES};
 use crate::backup::{BackupBytes, NewBackup};
 use headwater_jetstream::JetStream;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of a snapshot that are taken at a time.
-const PIECE_BYTES: usize = 256 << 10;
 /// How often a snapshot may have been removed before it was read.
 const TRIES: u32 = 5;
 

@@ -36,6 +36,8 @@ const GONE: Duration = Duration::from_secs(5);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 /// How often the bucket is looked at.
 const LOOK: Duration = Duration::from_millis(200);
+/// Bytes of a snapshot that are sent, or taken, at a time.
+const PIECE_BYTES: usize = 256 << 10;
 /// How often a write is tried that others have come before.
 const TRIES: u32 = 20;
 /// How often a key is read that the servers do not give: its stream may be about to have another leader.

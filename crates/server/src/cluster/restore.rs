@@ -8,7 +8,7 @@
 //! The key that names the owner is taken first, at revision 0: if anybody has owned the data, or gets there earlier, nothing is restored. With several shards, no snapshot
 //! is named before all are stored, so some shards serve what others do not have only if naming fails midway.
 
-use super::{ClusterAdmin, ClusterError, LOOK};
+use super::{ClusterAdmin, ClusterError, LOOK, PIECE_BYTES};
 use crate::backup::BackupShard;
 use crate::replicated::owner_key;
 use headwater_jetstream::{ANSWER_TIMEOUT, JetStream, JetStreamBucket, Wake};
@@ -25,8 +25,6 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Instant;
 
-/// Bytes of a backup that are sent at a time.
-const PIECE_BYTES: usize = 256 << 10;
 /// The first sequence of a log that begins behind a snapshot.
 const BEGINS: Sequence = Sequence(2);
 /// The epoch of whoever restores.

@@ -112,7 +112,7 @@ pub(crate) struct AskedRoom {
 
 #[derive(Clone, Copy, Debug)]
 struct RoomAnswers {
-    /// So many shards have not answered.
+    /// How many shards have not answered.
     left: usize,
     best: RoomAnswer,
 }
