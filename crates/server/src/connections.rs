@@ -127,6 +127,12 @@ impl<S> Connections<S> {
         largest.map(|connection| connection.id.slot)
     }
 
+    /// Bytes that the connections take for which `counts` says so.
+    pub(crate) fn bytes_of_those(&self, counts: impl Fn(&S) -> bool) -> usize {
+        let those = self.iter().filter(|connection| counts(&connection.session));
+        those.map(|connection| connection.counted_bytes).sum()
+    }
+
     /// Frees the slot of a connection that was taken out and has ended.
     pub(crate) fn ended(&mut self, id: ConnectionId, remote: bool) {
         self.open -= 1;

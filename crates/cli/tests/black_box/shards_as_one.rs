@@ -521,6 +521,27 @@ fn clients_share_what_they_may_take(server: &Server) {
     assert!(!of_clients(&mut client, "qbuf").is_empty());
 }
 
+#[test]
+fn who_takes_little_stays_where_one_that_is_not_to_be_ended_takes_much() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut large = Wire::connect(address(&server), PATIENCE).unwrap();
+        large.ask(&["CLIENT", "NO-EVICT", "ON"]).unwrap();
+        let begun = [b"*2\r\n$300000\r\n".to_vec(), vec![b'v'; 250_000]].concat();
+        large.send(&begun, &[]).unwrap();
+        let mut modest: Vec<Connection> = (0..12).map(|_| server.client(3)).collect();
+        while stat(&mut modest[0], "total_net_input_bytes") < Some(250_000) {}
+        let set = ["SET", "clients-bytes-max", "200000"];
+        let () = cmd("CONFIG").arg(&set).query(&mut modest[0]).unwrap();
+        for _ in 0..3 {
+            for client in &mut modest {
+                assert_eq!(cmd("PING").query::<String>(client).as_deref(), Ok("PONG"));
+            }
+        }
+        assert_eq!(stat(&mut modest[0], "evicted_clients"), Some(0));
+    }
+}
+
 /// What comes of a transaction of these requests: the answer of EXEC, and so many messages behind it.
 fn within(wire: &mut Wire, requests: &[&[&str]], messages: usize) -> Vec<Frame> {
     let exec = [&[&["MULTI"][..]], requests, &[&["EXEC"]]].concat();

@@ -85,6 +85,11 @@ fn share_beside(others: usize, share: usize, shards: usize) -> usize {
     share.saturating_sub(others).max(share / shards)
 }
 
+/// What clients may take of their `share` whatever else takes memory.
+fn least_share(reserve: usize, share: usize) -> usize {
+    (reserve / 2).min(share)
+}
+
 impl ShardService {
     /// Puts the memory settings of `config` into force.
     pub(super) fn apply_memory(&mut self, config: &Config) {
@@ -160,8 +165,13 @@ impl ShardService {
                     self.bound.lacks_since.set(None);
                 }
                 let others = common.tell_clients(clients);
+                let share = share_beside(others, self.bound.clients_share, common.shards());
+                if clients + others <= least_share(reserve, share) {
+                    // Nobody would be ended: who comes next is spared anew.
+                    self.bound.lacks_since.set(None);
+                }
                 let fits = fits || self.bound.waits(self.time.uptime, clients + others);
-                (fits, share_beside(others, self.bound.clients_share, common.shards()))
+                (fits, share)
             }
         };
         let fits = fits || self.bound.gauge.gains_soon();
@@ -177,7 +187,7 @@ impl ShardService {
         } else {
             // Nothing else can go: clients that take most do.
             let over = used.saturating_sub(limit);
-            clients.saturating_sub(over).clamp((reserve / 2).min(share), share)
+            clients.saturating_sub(over).clamp(least_share(reserve, share), share)
         };
     }
 
