@@ -3,8 +3,10 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -19,10 +21,26 @@ pub(crate) fn program() -> Option<PathBuf> {
     named.into_iter().chain(on_path).chain([environment]).find(|path| path.is_file())
 }
 
-/// Ports of this machine that nobody listens at.
+/// Where ports are taken from: those that the system gives to outgoing connections and to servers that name none begin at 32 768, and
+/// one of them could be given away before a server of the test binds it.
+const PORTS: Range<u16> = 10_000..20_000;
+/// Nodes reach each other at their port and so much.
+pub(crate) const LINK_PORT_OFFSET: u16 = 10_000;
+
+/// Ports of this machine that nobody listens at, each with the one at which nodes reach each other free as well. None is given twice, until all
+/// were given; other processes of tests begin elsewhere.
 pub(crate) fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(64);
+    let all = (0..PORTS.len()).map(|_| {
+        let step = first.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed));
+        PORTS.start + (step % PORTS.len() as u32) as u16
+    });
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let free = all.filter(|port| is_free(*port) && is_free(port + LINK_PORT_OFFSET));
+    let found: Vec<u16> = free.take(count).collect();
+    assert_eq!(found.len(), count, "no port from {} to {} is free", PORTS.start, PORTS.end - 1);
+    found
 }
 
 /// The URLs of servers at these ports, with commas between.

@@ -3,6 +3,7 @@
 They need a real `nats-server` on the path, or HEADWATER_NATS_SERVER.
 """
 
+import itertools
 import os
 import shutil
 import socket
@@ -25,16 +26,20 @@ def is_free(port):
         return False
 
 
+# Those that the system gives to outgoing connections begin at 32 768: one of them could be given away before a server binds it. Other processes of tests
+# begin elsewhere.
+PORTS = range(10_000, 20_000)
+tried = itertools.count(os.getpid() * 64)
+
+
 def free_ports(count):
     """Ports that nobody has, none of them twice, with room for those at which nodes reach each other."""
     found = []
     while len(found) < count:
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
-        found += [port for port in ports if port not in found and is_free(port + LINK_PORT_OFFSET)]
-    return found[:count]
+        port = PORTS[next(tried) % len(PORTS)]
+        if is_free(port) and is_free(port + LINK_PORT_OFFSET):
+            found.append(port)
+    return found
 
 
 def eventually(holds):

@@ -13,8 +13,6 @@ use tempfile::TempDir;
 const SHARDS: usize = 3;
 /// Which shard each node is for: two are for the second one.
 const OF: [usize; 4] = [0, 1, 2, 1];
-/// Nodes reach each other at their port and so much.
-pub(crate) const LINK_PORT_OFFSET: u16 = 10_000;
 
 pub(crate) struct Cluster {
     pub(crate) nats: Servers,
@@ -30,23 +28,11 @@ pub(crate) struct Cluster {
     _turn: Turn,
 }
 
-/// `count` free ports, each with the one at which nodes reach each other free as well.
-pub(crate) fn ports(count: usize) -> Vec<u16> {
-    let all = free_ports(64);
-    let most = u16::MAX - LINK_PORT_OFFSET;
-    let is_taken =
-        |port: &u16| std::net::TcpListener::bind(("127.0.0.1", port + LINK_PORT_OFFSET)).is_err();
-    let usable = all.into_iter().filter(|port| *port <= most && !is_taken(port));
-    let usable: Vec<u16> = usable.take(count).collect();
-    assert_eq!(usable.len(), count);
-    usable
-}
-
 impl Cluster {
     /// `None`: there is no `nats-server` on this machine.
     fn start() -> Option<Self> {
         let (nats, turn) = servers("always")?;
-        Some(Self::start_among(&OF, nats, turn, ports(OF.len()), Vec::new()))
+        Some(Self::start_among(&OF, nats, turn, free_ports(OF.len()), Vec::new()))
     }
 
     /// A cluster whose nodes are for these shards: the first ones own them, and the others stand by. Where there are links they are found by those.
@@ -133,6 +119,17 @@ impl Cluster {
         node.child.wait().unwrap();
     }
 
+    /// Has a node define something for all shards, as soon as all of them are connected.
+    pub(crate) fn define(&self, at: usize, words: &[&str]) {
+        let began = Instant::now();
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        while let Err(why) = command.query::<redis::Value>(&mut connect(self.ports[at])) {
+            assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Asks until there is an answer other than that a shard has no owner.
     pub(crate) fn ask(&self, at: usize, words: &str) -> redis::Value {
         let mut client = connect(self.ports[at]);
@@ -160,18 +157,8 @@ fn pairs(value: &redis::Value) -> BTreeMap<String, String> {
 #[test]
 fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     let Some(mut cluster) = Cluster::start() else { return };
-    for (at, name, join) in [(0, "copies", "t|all|<n> = copy p|<n>"), (1, "all", "sum = sum p|<n>")]
-    {
-        let mut client = connect(cluster.ports[at]);
-        let began = Instant::now();
-        while let Err(why) =
-            redis::cmd("JOIN.ADD").arg(name).arg(join).query::<redis::Value>(&mut client)
-        {
-            // Not all shards are connected yet.
-            assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
-            sleep(Duration::from_millis(20));
-        }
-    }
+    cluster.define(0, &["JOIN.ADD", "copies", "t|all|<n> = copy p|<n>"]);
+    cluster.define(1, &["JOIN.ADD", "all", "sum = sum p|<n>"]);
     let mut written = BTreeMap::new();
     let mut count = |cluster: &Cluster, nodes: &[usize], numbers: std::ops::Range<usize>| {
         for number in numbers {
@@ -304,13 +291,7 @@ fn until_known(cluster: &Cluster, user: &str, nodes: &[usize], is: bool) {
 #[test]
 fn definitions_that_were_missed_are_taken_over_from_the_first_shard() {
     let Some(mut cluster) = Cluster::start() else { return };
-    let ada = "ACL SETUSER ada on >secret ~* &* +@all";
-    let began = Instant::now();
-    while let Err(why) = ask(&mut connect(cluster.ports[2]), ada) {
-        // Not all shards are connected yet.
-        assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
-        sleep(Duration::from_millis(20));
-    }
+    cluster.define(2, &["ACL", "SETUSER", "ada", "on", ">secret", "~*", "&*", "+@all"]);
     until_known(&cluster, "ada", &[0, 1, 2], true);
     // Whose definition it is, all of them know.
     let url = |port: u16| format!("redis://ada:secret@127.0.0.1:{port}");
@@ -364,16 +345,8 @@ fn expect_all(cluster: &Cluster, all: &BTreeMap<String, String>, sum: u64) {
 #[test]
 fn a_backup_of_several_shards_fills_a_new_cluster() {
     let Some(mut cluster) = Cluster::start() else { return };
-    let began = Instant::now();
-    for (name, join) in [("copies", "t|all|<n> = copy p|<n>"), ("all", "sum = sum p|<n>")] {
-        let mut add = redis::cmd("JOIN.ADD");
-        add.arg(name).arg(join);
-        while let Err(why) = add.query::<redis::Value>(&mut connect(cluster.ports[0])) {
-            // Not all shards are connected yet.
-            assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
-            sleep(Duration::from_millis(20));
-        }
-    }
+    cluster.define(0, &["JOIN.ADD", "copies", "t|all|<n> = copy p|<n>"]);
+    cluster.define(0, &["JOIN.ADD", "all", "sum = sum p|<n>"]);
     let write = |cluster: &Cluster, numbers: std::ops::Range<u64>| {
         for number in numbers {
             let _set = cluster.ask((number % 3) as usize, &format!("SET p|{number:03} {number}"));

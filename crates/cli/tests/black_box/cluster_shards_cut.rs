@@ -3,16 +3,15 @@
 //!
 //! `HEADWATER_CLUSTER_ROUNDS` says how often somebody is struck.
 
-use crate::cluster::{Links, connect, servers};
+use crate::cluster::{Links, servers};
 use crate::cluster_cut::{CLIENTS, Link, REGISTERS, Recorded, go_on, rounds};
-use crate::cluster_shards::{Cluster, LINK_PORT_OFFSET, ports};
-use crate::nats_servers::SERVERS;
-use crate::support::PATIENCE;
+use crate::cluster_shards::Cluster;
+use crate::nats_servers::{LINK_PORT_OFFSET, SERVERS, free_ports};
 use rustix::process::Signal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Which shard each node is for.
 const OF: [usize; 4] = [0, 1, 0, 1];
@@ -22,7 +21,7 @@ const WAYS: usize = 4;
 /// A cluster each of whose nodes can be cut off from the NATS servers, and others from it.
 fn start() -> Option<Cluster> {
     let (nats, turn) = servers("always")?;
-    let mut all = ports(2 * OF.len());
+    let mut all = free_ports(2 * OF.len());
     let found_at = all.split_off(OF.len());
     let link = |(node, found_at): (&u16, u16)| {
         let cut = Arc::new(AtomicBool::new(false));
@@ -90,16 +89,7 @@ fn strike(cluster: &mut Cluster, round: usize) {
 #[test]
 fn what_clients_of_several_shards_are_told_is_linearizable_whoever_is_struck() {
     let Some(mut cluster) = start() else { return };
-    let began = Instant::now();
-    while let Err(why) = redis::cmd("JOIN.ADD")
-        .arg("d")
-        .arg("d|<n> = copy r|<n>")
-        .query::<redis::Value>(&mut connect(cluster.ports[0]))
-    {
-        // Not all shards are connected yet.
-        assert!(why.code() == Some("CLUSTERDOWN") && began.elapsed() < PATIENCE, "{why}");
-        sleep(Duration::from_millis(20));
-    }
+    cluster.define(0, &["JOIN.ADD", "d", "d|<n> = copy r|<n>"]);
     let (ends, recorded, ports) = (AtomicBool::new(false), Recorded::new(), cluster.ports.clone());
     let (ends, recorded) = (&ends, &recorded);
     thread::scope(|scope| {

@@ -83,7 +83,7 @@ fn a_password_of_the_environment_goes_nowhere_that_a_client_has_named() {
         let mut seen = false;
         while let Ok(said) = told.recv_timeout(std::time::Duration::from_millis(500)) {
             seen |= said.windows(4).any(|part| part == b"mine");
-            if seen || began.elapsed() > PATIENCE / 6 {
+            if seen || began.elapsed() > std::time::Duration::from_secs(5) {
                 break;
             }
         }

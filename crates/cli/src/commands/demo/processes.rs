@@ -1,11 +1,11 @@
 //! The processes of a demonstration of several machines: NATS servers and nodes, which end with it, and are started again where somebody kills them.
 
 use anyhow::{Context, bail};
+use headwater_bench::peer::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -162,10 +162,7 @@ pub(super) fn nats_server(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Ports of this machine that nobody listens at.
+/// Ports of this machine that nobody listens at, and that the system gives to nobody else meanwhile.
 pub(super) fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
-    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
-    let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>().context("ports")?;
-    let ports = listeners.iter().map(|listener| Ok(listener.local_addr()?.port()));
-    ports.collect()
+    (0..count).map(|_| free_port()).collect()
 }
