@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - W3. A watch is in the list of its feed, and a feed is there while it has a watch. Each of its homes knows of each of
-//!   its watches, or has a message on the way that says so.
+//!   its watches, or has a message on the way that says so, or cannot be reached, or has refused it and is in `retries`.
 //! - W4. `heard` is what was told of each home: a position with these numbers misses nothing that its client was
 //!   not sent, for messages keep their order.
 //!
@@ -18,7 +18,7 @@ use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_base::{KeyRange, Shard, ShardRefusal};
 use headwater_command::Reply;
 use headwater_protocol::resp::{Encoder, Version};
-use std::collections::{BTreeSet, HashMap as Seeded};
+use std::collections::{BTreeMap, BTreeSet, HashMap as Seeded};
 
 /// Watches have numbers behind this one.
 const FIRST: u32 = 1 << 16;
@@ -77,6 +77,8 @@ pub(super) struct Clients {
     pub(super) positions: Positions,
     /// Watches that owe their client a resync.
     pub(super) behind: BTreeSet<u32>,
+    /// Homes that could not begin anew with a watch, and when they are asked once more; clients have been told to resync, and are again when it has begun.
+    pub(super) retries: BTreeMap<(Shard, u32), u64>,
     /// Those whose beginning can be answered.
     ready: Vec<ConnectionId>,
     pub(super) sent: u64,
@@ -124,6 +126,7 @@ impl Clients {
             heard: vec![0; usize::from(shards)],
             positions: Positions::new(run, shards > 1),
             behind: BTreeSet::new(),
+            retries: BTreeMap::new(),
             ready: Vec::new(),
             sent: 0,
             resyncs: 0,
@@ -187,6 +190,7 @@ impl Clients {
     /// Ends a watch: its feed and range, and the homes to tell.
     pub(super) fn end(&mut self, id: u32) -> Option<(u32, KeyRange, Vec<Shard>)> {
         self.behind.remove(&id);
+        self.retries.retain(|(_, watch), _| *watch != id);
         let watch = self.watches.remove(&id)?;
         let feed = self.feeds.get_mut(&watch.feed)?;
         feed.watches.retain(|&other| other != id);
@@ -198,16 +202,31 @@ impl Clients {
         Some((watch.feed, range, self.homes(home)))
     }
 
-    /// A home has answered that a watch has begun, or why not.
-    pub(super) fn answered(&mut self, home: Shard, id: u32, answer: Result<Begun, ShardRefusal>) {
+    /// A home has answered that a watch has begun, or why not. One that has begun elsewhere is asked for again then.
+    pub(super) fn answered(
+        &mut self,
+        home: Shard,
+        id: u32,
+        answer: Result<Begun, ShardRefusal>,
+        again_at: u64,
+    ) {
         let Some(watch) = self.watches.get_mut(&id) else { return };
         if let Ok(begun) = &answer {
             let heard = &mut self.heard[usize::from(home.0)];
             *heard = begun.number.max(*heard);
         }
         let Some(begin) = &mut watch.begin else {
-            // It has got this home when it was there already.
-            self.behind.insert(id);
+            // It has got this home when it was there already, or has it again.
+            let is_told = match answer {
+                Ok(_) => {
+                    self.retries.remove(&(home, id));
+                    false
+                }
+                Err(_) => self.retries.insert((home, id), again_at).is_some(),
+            };
+            if !is_told {
+                self.behind.insert(id);
+            }
             return;
         };
         begin.missing.retain(|&missing| missing != home);
@@ -218,6 +237,28 @@ impl Clients {
         if begin.missing.is_empty() {
             self.ready.push(watch.connection);
         }
+    }
+
+    /// What homes are to be asked for once more by now.
+    pub(super) fn due(&mut self, now: u64) -> Vec<(Shard, Asked)> {
+        let mut due = Vec::new();
+        for ((home, watch), at) in self.retries.iter_mut().filter(|(_, at)| **at <= now) {
+            // The answer says when that is again.
+            *at = u64::MAX;
+            let feed = self.watches.get(watch).map(|watch| watch.feed);
+            let Some((feed, range)) =
+                feed.and_then(|feed| Some((feed, self.feeds.get(&feed)?.range.clone())))
+            else {
+                continue;
+            };
+            due.push((*home, Asked { watch: *watch, feed, range, from: None }));
+        }
+        due
+    }
+
+    /// A home cannot be reached: there is nothing to ask it for until it can.
+    pub(super) fn forget_retries(&mut self, home: Shard) {
+        self.retries.retain(|(of, _), _| *of != home);
     }
 
     /// The watches that a home has yet to begin.

@@ -34,7 +34,8 @@ const NUMBERS_BITS: u32 = 40;
 struct Taker {
     shard: Shard,
     feed: u32,
-    watches: usize,
+    /// Those that have begun here: one that was refused is not to end another.
+    watches: BTreeSet<u32>,
 }
 
 /// A range that is followed.
@@ -162,20 +163,23 @@ impl ShardService {
             _ => None,
         };
         home.last = home.last.max(follower);
-        if most > 0 && engine.follow(range, HISTORY).is_ok() {
-            home.history.begin(range, number);
-        }
         let followed = home.followed.entry(follower).or_insert_with(|| {
             home.by_range.insert(range.clone(), follower);
             Followed::new(range.clone())
         });
         let same = |taker: &&mut Taker| (taker.shard, taker.feed) == (by, asked.feed);
-        match followed.takers.iter_mut().find(same) {
-            Some(taker) => taker.watches += 1,
+        let is_new = match followed.takers.iter_mut().find(same) {
+            Some(taker) => taker.watches.insert(asked.watch),
             None => {
-                followed.takers.push(Taker { shard: by, feed: asked.feed, watches: 1 });
+                let watches = BTreeSet::from([asked.watch]);
+                followed.takers.push(Taker { shard: by, feed: asked.feed, watches });
                 home.feeds.insert((by, asked.feed), follower);
+                true
             }
+        };
+        // One that begins anew may have begun already.
+        if is_new && most > 0 && engine.follow(range, HISTORY).is_ok() {
+            home.history.begin(range, number);
         }
         self.pushes.serves_others |= by != me;
         Some(Ok(Begun { number, missed }))
@@ -193,13 +197,16 @@ impl ShardService {
         }
         let Some(&follower) = home.feeds.get(&(by, feed)) else { return };
         let Some(followed) = home.followed.get_mut(&follower) else { return };
-        home.history.end(&followed.range, self.time.uptime);
         let Some(at) = followed.takers.iter().position(|it| (it.shard, it.feed) == (by, feed))
         else {
             return;
         };
-        followed.takers[at].watches -= 1;
-        if followed.takers[at].watches > 0 {
+        let watches = &mut followed.takers[at].watches;
+        if !watches.remove(&watch) {
+            return;
+        }
+        home.history.end(&followed.range, self.time.uptime);
+        if !watches.is_empty() {
             return;
         }
         followed.takers.swap_remove(at);
@@ -327,7 +334,7 @@ impl ShardService {
                 (followed.again_at, followed.lost_at, followed.is_told) = (0, None, false);
                 let range = &followed.range;
                 if history > 0 && self.node.engine_mut().follow(range, HISTORY).is_ok() {
-                    let watches = followed.takers.iter().map(|taker| taker.watches).sum();
+                    let watches = followed.takers.iter().map(|taker| taker.watches.len()).sum();
                     home.history.resume(range, home.number, watches);
                 }
             } else if is_soon || followed.is_told {
@@ -349,7 +356,7 @@ impl ShardService {
         match &mut self.others.shards {
             Some(shards) if shards.outbox.is_lost(to) => {
                 if let Note::Begin(asked) = note {
-                    self.pushes.watching.clients.answered(to, asked.watch, Err(lost(to)));
+                    self.watch_answered(to, asked.watch, Err(lost(to)));
                 }
             }
             Some(shards) if to != me => {
@@ -364,12 +371,10 @@ impl ShardService {
                 Note::Begin(asked) => {
                     let watch = asked.watch;
                     if let Some(answer) = self.begin_at_home(me, asked) {
-                        self.pushes.watching.clients.answered(me, watch, answer);
+                        self.watch_answered(me, watch, answer);
                     }
                 }
-                Note::Answer(watch, answer) => {
-                    self.pushes.watching.clients.answered(me, watch, answer);
-                }
+                Note::Answer(watch, answer) => self.watch_answered(me, watch, answer),
                 Note::End { watch, feed } => self.end_at_home(me, watch, feed),
                 Note::Resync { feed } => self.pushes.watching.clients.resync(me, feed),
             },
@@ -388,14 +393,16 @@ impl ShardService {
     pub(in crate::resp) fn lose_watches(&mut self, with: Shard) {
         let home = &mut self.pushes.watching.home;
         home.waiting.retain(|(_, by, _)| *by != with);
-        let feeds = home.feeds.keys().filter(|(by, _)| *by == with).map(|(_, feed)| *feed);
-        for feed in feeds.collect::<Vec<_>>() {
-            while self.pushes.watching.home.feeds.contains_key(&(with, feed)) {
-                self.end_at_home(with, 0, feed);
-            }
+        let takers = home.followed.values().flat_map(|followed| &followed.takers);
+        let of_shard = takers.filter(|taker| taker.shard == with);
+        let watches = of_shard.flat_map(|taker| taker.watches.iter().map(|id| (taker.feed, *id)));
+        for (feed, watch) in watches.collect::<Vec<_>>() {
+            self.end_at_home(with, watch, feed);
         }
+        // What is watched there begins anew with the next connection.
+        self.pushes.watching.clients.forget_retries(with);
         for watch in self.pushes.watching.clients.missing_at(with) {
-            self.pushes.watching.clients.answered(with, watch, Err(lost(with)));
+            self.watch_answered(with, watch, Err(lost(with)));
         }
     }
 

@@ -251,11 +251,17 @@ impl ShardService {
             }
             Note::End { watch, feed } => self.end_at_home(from, watch, feed),
             Note::Answer(watch, answer) => {
-                self.pushes.watching.clients.answered(from, watch, answer);
+                self.watch_answered(from, watch, answer);
                 self.pushes.wake_watchers(connections);
             }
             Note::Resync { feed } => self.pushes.watching.clients.resync(from, feed),
         }
+    }
+
+    /// A home has answered a client of this shard.
+    fn watch_answered(&mut self, home: Shard, watch: u32, answer: Result<Begun, ShardRefusal>) {
+        let again_at = self.time.uptime + AGAIN.1;
+        self.pushes.watching.clients.answered(home, watch, answer, again_at);
     }
 
     fn answer_to(
@@ -335,7 +341,10 @@ impl ShardService {
     fn has_to_tell(&mut self) -> bool {
         self.hear();
         let Watching { home, clients } = &self.pushes.watching;
-        !home.inbox.is_empty() || !home.behind.is_empty() || !clients.behind.is_empty()
+        !home.inbox.is_empty()
+            || !home.behind.is_empty()
+            || !clients.behind.is_empty()
+            || !clients.retries.is_empty()
     }
 
     /// Notes whether clients of other shards watch or track something here.
@@ -446,6 +455,9 @@ impl ShardService {
                 }
             }
             self.follow_again();
+            for (home, asked) in self.pushes.watching.clients.due(self.time.uptime) {
+                self.note_to(home, Note::Begin(asked));
+            }
             self.pushes.watching.clients.catch_up(outputs);
             self.hear();
             if self.pushes.watching.home.inbox.is_empty() {
