@@ -81,6 +81,68 @@ def test_parts_of_documents_are_those_of_sql(postgres, options):  # noqa: F811
         headwater.end(signal.SIGKILL)
 
 
+WORDS = ["Ann", "ANN [1]", "", "ÉCOLE", "Straße", "ΣΊΣΥΦΟΣ", "İstanbul", "IĞDIR", "two\nLines", "x" * 9000 + "É", "Y" * 9000, None]
+
+
+@pytest.mark.parametrize("follow", ["", "&follow=triggers"])
+def test_letters_are_changed_as_the_database_does_it(postgres, follow):  # noqa: F811
+    rng = random.Random(1)
+    database = postgres.connect()
+    turkish = database.execute("SELECT 1 FROM pg_collation WHERE collname = 'tr-x-icu'").fetchone()
+    database.execute("CREATE TABLE names (id int PRIMARY KEY, name text, short varchar(40) COLLATE \"C\", t text %s, n int)" % ('COLLATE "tr-x-icu"' if turkish else ""))
+    database.execute("ALTER TABLE names ALTER name SET STORAGE EXTERNAL")
+    headwater = serve(postgres, follow, tables="")
+    cache = headwater.connect()
+    views = {
+        "l": ("lower(name)", "coalesce(lower(name), '')"),
+        "u": ("upper( name )", "coalesce(upper(name), '')"),
+        "s": ("UPPER(short)", "coalesce(upper(short), '')"),
+        "t": ("lower(t)", "coalesce(lower(t), '')"),
+        "o": ("JSON (id, lower(name) AS name, name AS whole, lower(t) AS t, n)", "json_build_object('id', id, 'name', lower(name), 'whole', name, 't', lower(t), 'n', n)::text"),
+    }
+
+    def put(at):
+        row = {column: rng.choice(WORDS) for column in ("name", "short", "t")}
+        row["short"] = row["short"] and row["short"][:40]
+        row |= {"id": at, "n": rng.randrange(9)}
+        sql = "INSERT INTO names (id, name, short, t, n) VALUES (%(id)s, %(name)s, %(short)s, %(t)s, %(n)s) ON CONFLICT (id) DO UPDATE SET name = excluded.name, short = excluded.short, t = excluded.t"
+        database.execute(sql, row)
+
+    def equal():
+        at = cache.execute_command("SOURCE.POSITION", "db")
+        for table, (_, sql) in views.items():
+            found = pairs(cache.execute_command("PREFIX", f"{table}|", "AT", at))
+            expected = {f"{table}|{row:010}": value for row, value in database.execute(f"SELECT id, {sql} FROM names").fetchall()}
+            if table == "o":
+                found, expected = ({key: json.loads(value) for key, value in one.items()} for one in (found, expected))
+            assert found == expected, table
+
+    try:
+        for at in range(60):
+            put(at)
+        for table, (value, _) in views.items():
+            cache.execute_command("TABLE.SET", table, "BOUNDARY", 1, "SOURCE", "db", "TABLE", "names", "KEY", "(id)", "VALUE", value)
+        # The condition is of the column, and the value of what is computed of it.
+        cache.execute_command("TABLE.SET", "w", "BOUNDARY", 1, "SOURCE", "db", "TABLE", "names", "KEY", "(id)", "VALUE", "lower(name)", "WHERE", "name = 'ANN [1]'")
+        equal()
+        for _ in range(12):
+            for _ in range(10):
+                put(rng.randrange(80))
+            database.execute("UPDATE names SET n = n + 1 WHERE id % 5 = 1")
+            database.execute("DELETE FROM names WHERE id = %s", (rng.randrange(80),))
+            equal()
+            at = cache.execute_command("SOURCE.POSITION", "db")
+            expected = {f"w|{row:010}": "ann [1]" for (row,) in database.execute("SELECT id FROM names WHERE name = 'ANN [1]'").fetchall()}
+            assert pairs(cache.execute_command("PREFIX", "w|", "AT", at)) == expected
+        with pytest.raises(redis.ResponseError, match="for text and varchar, and the column n is of type int4"):
+            cache.execute_command("TABLE.SET", "q", "SOURCE", "db", "TABLE", "names", "KEY", "(id)", "VALUE", "lower(n)")
+        cache.execute_command("TABLE.SET", "l", "SOURCE", "db", "TABLE", "names", "KEY", "(id)", "VALUE", "lower(name)", "WRITE", "THROUGH")
+        with pytest.raises(redis.ResponseError, match="is computed of name"):
+            cache.set("l|0000000001", "x")
+    finally:
+        headwater.end(signal.SIGKILL)
+
+
 def test_other_expressions_are_columns_that_the_database_computes(postgres):  # noqa: F811
     database = postgres.connect()
     database.execute("CREATE TABLE people (id int PRIMARY KEY, name text, age int)")
@@ -96,14 +158,14 @@ def test_other_expressions_are_columns_that_the_database_computes(postgres):  # 
 
     def equal():
         at = cache.execute_command("SOURCE.POSITION", "db")
-        expected = {f"p|{row:010}": name.lower() for row, name in database.execute("SELECT id, name FROM people").fetchall()}
+        expected = {f"p|{row:010}": name.title() for row, name in database.execute("SELECT id, name FROM people").fetchall()}
         assert pairs(cache.execute_command("PREFIX", "p|", "AT", at)) == expected
 
     try:
         with pytest.raises(redis.ResponseError) as refused:
-            declare("lower(name)")
+            declare("initcap(name)")
         statement = str(refused.value).split("Have PostgreSQL compute it: ")[1].split(", and name")[0]
-        assert statement == "ALTER TABLE people ADD derived text GENERATED ALWAYS AS (lower(name)) STORED"
+        assert statement == "ALTER TABLE people ADD derived text GENERATED ALWAYS AS (initcap(name)) STORED"
         database.execute(statement)
         with pytest.raises(redis.ResponseError, match="generated column derived of public.people") as refused:
             declare("derived", logged.connect())

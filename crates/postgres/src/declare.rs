@@ -3,10 +3,13 @@
 //! A table is refused where its changes could not be told exactly; where it would only be slow, there is a warning with the
 //! statement that mends it.
 
+use crate::case::ascii_probe;
 use crate::catalog::{Found, Row, ident, refusal, text};
 use crate::filter::FilterType;
 use crate::indexes::indexed;
-use crate::mapping::{Column, Item, JSON, JSONB, Mapping, ValueWords, Words, literal};
+use crate::mapping::{
+    Column, Item, JSON, JSONB, Mapping, TEXT, VARCHAR, ValueWords, Words, literal, quoted_name,
+};
 use crate::number::Number;
 use crate::publication::{additions, publish, published_since};
 use crate::queue;
@@ -207,7 +210,13 @@ fn see_once(
 ) -> Result<Seen, Error> {
     let found = find(connection, &words.table)?;
     let columns = columns(connection, found.relation)?;
-    let mapping = mapping(settings, prefix, words, &found, &columns)?;
+    let mut mapping = mapping(settings, prefix, words, &found, &columns)?;
+    for column in &mut mapping.columns {
+        if let Some((case, maps_ascii)) = &mut column.case {
+            let sql = ascii_probe(*case, &mapping.table, &quoted_name(&column.name));
+            *maps_ascii = connection.value(&sql)? == "t";
+        }
+    }
     let names: Vec<_> = mapping.columns.iter().map(|column| literal(&column.name)).collect();
     // Elements of arrays, fields of records, what domains and ranges are of. Those below 16384 came with the server.
     let types = connection.value(&format!(
@@ -337,6 +346,7 @@ fn mapping(
         name: there.name.clone(),
         type_id: there.type_id,
         base_id: there.base_id,
+        case: None,
     };
     let (mut used, mut kinds) = (Vec::new(), Vec::new());
     for (name, option) in &words.key {
@@ -362,16 +372,27 @@ fn mapping(
                 there.type_name
             )));
         }
-        used.push(column(there));
+        if let Some(case) = item.case
+            && !matches!(there.base_id, TEXT | VARCHAR)
+        {
+            return Err(refusal(format!(
+                "{}() is for text and varchar, and the column {name} is of type {}",
+                case.name(),
+                there.type_name
+            )));
+        }
+        used.push(Column { case: item.case.map(|case| (case, false)), ..column(there) });
     }
-    let is_whole = |item: &Item| item.path.is_none() && item.name == item.column;
+    let is_whole =
+        |item: &Item| item.path.is_none() && (item.name == item.column || item.name.is_empty());
     let items = if items.iter().all(is_whole) { Vec::new() } else { items.to_vec() };
     let values = used.len() - kinds.len();
     let mut filter = words.filter.clone();
     if let Some(filter) = &mut filter {
         for name in filter.columns() {
             let there = named(name)?;
-            if used.iter().all(|column| column.name != name) {
+            let is_it = |column: &Column| column.name == name && column.case.is_none();
+            if !used.iter().any(is_it) {
                 used.push(column(there));
             }
         }

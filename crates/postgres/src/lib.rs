@@ -3,7 +3,7 @@
 //!
 //! | part | what it is for |
 //! | --- | --- |
-//! | [`mapping`], [`text`] | which row is which key |
+//! | [`mapping`], [`text`], [`case`] | which row is which key |
 //! | [`range`] | a range of keys as a condition on columns |
 //! | [`url`], `password`, [`wire`], `socket`, `tls`, `login` | connections |
 //! | [`output`], `transaction` | what the log tells |
@@ -27,6 +27,7 @@ pub mod text;
 pub mod url;
 pub mod wire;
 
+pub mod case;
 mod catalog;
 mod declare;
 mod error;

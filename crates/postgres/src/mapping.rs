@@ -2,7 +2,7 @@
 //!
 //! The words of a mapping are `table` (a name, perhaps with its schema), `key` (columns in order, each perhaps with an
 //! option behind a colon, see [`crate::text`]), `value`: one column, `JSON (a, b)`, or `EMPTY`, and `where`, see [`crate::filter`]. A column of the
-//! value may be looked into, see [`crate::path`]. Names are read as SQL reads them: small letters, unless in double quotes.
+//! value may be looked into, see [`crate::path`], or have its letters changed, see [`crate::case`]. Names are read as SQL reads them: small letters, unless in double quotes.
 //!
 //! A row's key is the table's prefix and the texts of the key columns, with `|` between.
 //!
@@ -12,6 +12,7 @@
 //! - K2. The value of a row is the same, byte for byte, whether it was loaded or followed: both come
 //!   from the texts that PostgreSQL prints with the same settings.
 
+use crate::case::Case;
 use crate::filter::{self, Filter, NotSent};
 use crate::path::{Part, Path};
 use crate::text::Kind;
@@ -47,6 +48,8 @@ pub struct Item {
     pub column: String,
     /// Where in its value to look; `None`: it is the whole of it.
     pub path: Option<Path>,
+    /// Which letters it has; `None`: its own.
+    pub case: Option<Case>,
     /// What it is called in an object.
     pub name: String,
 }
@@ -55,7 +58,7 @@ impl Item {
     /// A whole column.
     #[must_use]
     pub fn whole(name: String) -> Self {
-        Self { column: name.clone(), path: None, name }
+        Self { column: name.clone(), path: None, case: None, name }
     }
 }
 
@@ -68,6 +71,16 @@ pub struct Column {
     pub type_id: u32,
     /// That of the type below, where it is a domain; the same elsewhere.
     pub base_id: u32,
+    /// What the database is to compute of it, and whether its collation maps ASCII as ASCII; `None`: the column is taken as it is.
+    pub case: Option<(Case, bool)>,
+}
+
+impl Column {
+    /// The column, or what is computed of it, as SQL; `of`: what stands before the name.
+    pub(crate) fn sql(&self, of: &str) -> String {
+        let name = format!("{of}{}", quoted_name(&self.name));
+        self.case.map_or_else(|| name.clone(), |(case, _)| case.sql(&name))
+    }
 }
 
 /// How rows of a table become keys and values.
@@ -160,12 +173,17 @@ fn value_words(text: &str, table: &str) -> Result<ValueWords, String> {
             _ => Err("a value of several columns is written JSON (a, b)".to_owned()),
         };
     }
-    let unnamed = columns.iter().find(|item| item.path.is_some() && item.name.is_empty());
+    let unnamed = columns.iter().find(|item| item.name.is_empty());
     match unnamed {
-        Some(item) => Err(format!(
-            "a part of {} needs a name in JSON: {}->>'city' AS city",
-            item.column, item.column
-        )),
+        Some(Item { column, case: Some(case), .. }) => {
+            let function = case.name();
+            Err(format!(
+                "{function}({column}) needs a name in JSON: {function}({column}) AS {column}"
+            ))
+        }
+        Some(Item { column, .. }) => {
+            Err(format!("a part of {column} needs a name in JSON: {column}->>'city' AS city"))
+        }
         None => Ok(ValueWords::Json(columns)),
     }
 }
@@ -180,13 +198,20 @@ fn items(text: &str, table: &str) -> Result<Vec<Item>, String> {
         let whole = rest;
         let (column, after) =
             name(rest).ok_or_else(|| format!("`{rest}` begins with no column name"))?;
-        let (path, mut after) = Path::read(after)?;
-        let mut item = Item { column: column.clone(), name: String::new(), path };
+        let (column, case, after) = match changed_letters(&column, after) {
+            Some((case, column, after)) => (column, Some(case), after),
+            None => (column, None, after),
+        };
+        let (path, mut after) = match case {
+            Some(_) => (None, after.trim_start()),
+            None => Path::read(after)?,
+        };
+        let mut item = Item { column: column.clone(), name: String::new(), path, case };
         if let Some(label) = after.get(..3).filter(|word| word.eq_ignore_ascii_case("as ")) {
             let (label, behind) = name(after[label.len()..].trim_start())
                 .ok_or_else(|| format!("behind AS in `{whole}` stands no name"))?;
             (item.name, after) = (label, behind.trim_start());
-        } else if item.path.is_none() {
+        } else if item.path.is_none() && case.is_none() {
             item.name = column;
         }
         list.push(item);
@@ -204,6 +229,13 @@ fn items(text: &str, table: &str) -> Result<Vec<Item>, String> {
         };
     }
     Ok(list)
+}
+
+/// What is behind a function's name, where that is a column in parentheses and the function one that changes letters.
+fn changed_letters<'a>(function: &str, text: &'a str) -> Option<(Case, String, &'a str)> {
+    let case = Case::named(function)?;
+    let (column, behind) = name(text.trim_start().strip_prefix('(')?.trim_start())?;
+    Some((case, column, behind.trim_start().strip_prefix(')')?))
 }
 
 /// Why an expression cannot be a value, and what is to be done.
@@ -294,7 +326,8 @@ impl Mapping {
     pub fn keeps(&self, cells: &[Cell<'_>]) -> Result<bool, NotSent> {
         let Some(filter) = &self.filter else { return Ok(true) };
         let cell = |name: &str| {
-            let at = self.columns.iter().position(|column| column.name == name);
+            let is_it = |column: &Column| column.name == name && column.case.is_none();
+            let at = self.columns.iter().position(is_it);
             at.and_then(|at| cells.get(at).copied()).unwrap_or(Cell::Null)
         };
         Ok(filter.holds(&cell)? == Some(true))
@@ -338,7 +371,25 @@ impl Mapping {
         true
     }
 
-    /// What is known of the value of a row with these cells, one for each column.
+    /// What is known of the value of a row of the log, which has columns as they are where the database is to compute something.
+    #[must_use]
+    pub fn value_of_raw(&self, cells: &[Cell<'_>]) -> Value {
+        let known = |(column, cell): (&Column, &Cell<'_>)| match (column.case, cell) {
+            (Some((case, maps_ascii)), Cell::Text(text)) => case.of(text, maps_ascii).map(Some),
+            _ => Some(None),
+        };
+        if self.columns.iter().all(|column| column.case.is_none()) {
+            return self.value(cells);
+        }
+        let computed: Option<Vec<_>> = self.columns.iter().zip(cells).map(known).collect();
+        let Some(computed) = computed else { return Value::Unknown };
+        let with = cells.iter().zip(&computed);
+        let cells: Vec<Cell<'_>> =
+            with.map(|(cell, text)| text.as_deref().map_or(*cell, Cell::Text)).collect();
+        self.value(&cells)
+    }
+
+    /// What is known of the value of a row with these cells, one for each column, computed where the database is to compute it.
     #[must_use]
     pub fn value(&self, cells: &[Cell<'_>]) -> Value {
         let cells = &cells[self.kinds.len()..][..self.values];
@@ -398,6 +449,9 @@ impl Mapping {
 /// The object id of the type jsonb, and that of json.
 pub(crate) const JSONB: u32 = 3802;
 pub(crate) const JSON: u32 = 114;
+/// Those of text and varchar.
+pub(crate) const TEXT: u32 = 25;
+pub(crate) const VARCHAR: u32 = 1043;
 
 /// Appends a value of a type as JSON.
 fn json_value(type_id: u32, text: &str, out: &mut Vec<u8>) {
@@ -476,8 +530,19 @@ mod tests {
         let named: Vec<_> = items.iter().map(|item| (&*item.column, &*item.name)).collect();
         assert_eq!(named, [("id", "id"), ("data", "B"), ("data", "d")]);
         assert!(items[1].path.is_some() && items[2].path.is_none());
+        let Ok(ValueWords::Column(item)) = value_words("UPPER( \"Name\" )") else {
+            panic!("one column");
+        };
+        assert_eq!((&*item.column, item.case), ("Name", Some(Case::Upper)));
+        let Ok(ValueWords::Json(items)) = value_words("JSON (a, lower(b) AS b, lower)") else {
+            panic!("three columns");
+        };
+        assert_eq!(items[1], Item { case: Some(Case::Lower), ..whole("b") });
+        assert_eq!(items[2], whole("lower"));
         for (text, why) in [
-            ("lower(name)", "GENERATED ALWAYS AS (lower(name)) STORED"),
+            ("initcap(name)", "GENERATED ALWAYS AS (initcap(name)) STORED"),
+            ("lower(a || b)", "GENERATED ALWAYS AS (lower(a || b)) STORED"),
+            ("JSON (a, lower(b))", "lower(b) needs a name in JSON"),
             ("JSON (a, coalesce(b, 'x, y'), c)", "AS (coalesce(b, 'x, y')) STORED"),
             (
                 "first || last",
@@ -508,8 +573,12 @@ mod tests {
     }
 
     fn mapping(json: bool) -> Mapping {
-        let column =
-            |name: &str, type_id| Column { name: name.to_owned(), type_id, base_id: type_id };
+        let column = |name: &str, type_id| Column {
+            name: name.to_owned(),
+            type_id,
+            base_id: type_id,
+            case: None,
+        };
         Mapping {
             prefix: b"p|".to_vec(),
             table: "\"posts\"".to_owned(),
@@ -586,6 +655,14 @@ mod tests {
         mapping.values = 1;
         assert_eq!(mapping.value(&[Text("a"), Text("7"), Unchanged]), Value::Unchanged);
         assert_eq!(mapping.value(&[Text("a"), Text("7"), Null]), Value::Known(Vec::new()));
+        mapping.columns[2].case = Some((Case::Lower, true));
+        assert_eq!(
+            mapping.value_of_raw(&[Text("a"), Text("7"), Text("Ann")]),
+            Value::Known(b"ann".to_vec())
+        );
+        assert_eq!(mapping.value_of_raw(&[Text("a"), Text("7"), Text("É")]), Value::Unknown);
+        assert_eq!(mapping.value_of_raw(&[Text("a"), Text("7"), Null]), Value::Known(Vec::new()));
+        assert_eq!(mapping.value_of_raw(&[Text("a"), Text("7"), Unchanged]), Value::Unchanged);
         mapping.columns.truncate(2);
         mapping.values = 0;
         assert_eq!(mapping.value(&[Text("a"), Text("7")]), Value::Known(Vec::new()));

@@ -366,7 +366,8 @@ mod tests {
         portion: Portion,
         rows_max: u64,
     ) -> Query {
-        let column = |at: usize| Column { name: format!("c{at}"), type_id: 25, base_id: 25 };
+        let column =
+            |at: usize| Column { name: format!("c{at}"), type_id: 25, base_id: 25, case: None };
         let kind = |(name, bytewise): &(&str, bool)| match *name {
             "plain" => Kind::Plain,
             name => Kind::of(name, None, *bytewise).unwrap(),

@@ -135,7 +135,7 @@ pub(crate) fn install(
     let name = quoted_name(&table_trigger_name(settings, &mapping.prefix, ""));
     let cells = |row: &str, count: usize| {
         let cell = |column: &crate::mapping::Column| {
-            let value = format!("{row}.{}", quoted_name(&column.name));
+            let value = column.sql(&format!("{row}."));
             format!("CASE WHEN {value} IS DISTINCT FROM NULL THEN format('%s', {value}) END")
         };
         let cells: Vec<_> = mapping.columns[..count].iter().map(cell).collect();

@@ -214,7 +214,8 @@ mod tests {
     use crate::mapping::{Cell, Column};
 
     fn mapping(types: &[(&str, Option<&str>)]) -> Mapping {
-        let column = |at: usize| Column { name: format!("c{at}"), type_id: 25, base_id: 25 };
+        let column =
+            |at: usize| Column { name: format!("c{at}"), type_id: 25, base_id: 25, case: None };
         Mapping {
             prefix: b"p|".to_vec(),
             table: "t".to_owned(),

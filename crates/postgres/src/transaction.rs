@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     ready: Arc<Ready>,
     /// For each column of the mapping its place in the relation.
     places: Vec<usize>,
+    /// What the database is to compute, it has.
+    computed: bool,
 }
 
 /// What is taken to be kept for a relation that a transaction changes.
@@ -249,7 +251,8 @@ impl Outcome {
             self.remove(plan, before.flatten(), state);
         }
         let Some(key) = key.filter(|key| plan.follows(key, state)) else { return };
-        match mapping.value(cells) {
+        let value = if plan.computed { mapping.value(cells) } else { mapping.value_of_raw(cells) };
+        match value {
             _ if keeps.is_err() => self.resets.push(KeyRange::point(&key)),
             Value::Known(value) => self.changes.push(Change { key, value: Some(value) }),
             // A row that enters has a value that was not here.
@@ -260,10 +263,10 @@ impl Outcome {
 }
 
 impl Plan {
-    /// That of rows whose columns are the mapping's.
+    /// That of rows whose columns are the mapping's, as loads and triggers give them.
     pub(crate) fn plain(ready: Arc<Ready>) -> Self {
         let places = (0..ready.mapping.columns.len()).collect();
-        Self { ready, places }
+        Self { ready, places, computed: true }
     }
 
     fn follows(&self, key: &[u8], state: &State) -> bool {
@@ -309,7 +312,9 @@ impl State {
                 continue;
             }
             match places(ready, described) {
-                Ok(places) => plans.push(Plan { ready: Arc::clone(ready), places }),
+                Ok(places) => {
+                    plans.push(Plan { ready: Arc::clone(ready), places, computed: false })
+                }
                 Err(reason) => broken.push((prefix.clone(), table.generation, reason)),
             }
         }

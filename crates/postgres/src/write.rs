@@ -78,6 +78,12 @@ fn statement(state: &State, change: &Change) -> Result<Statement, String> {
             item.column
         ));
     }
+    if let Some(column) = mapping.columns.iter().find(|column| column.case.is_some()) {
+        return Err(format!(
+            "the value of {shown} is computed of {}, and is not written here: declare the column itself for writes",
+            column.name
+        ));
+    }
     let key = mapping.literals(&change.key).filter(|_| change.key.len() <= mapping.key_bytes_max);
     let key = key.ok_or_else(|| format!("{shown} is not the key of a row of {}", mapping.table))?;
     let (sql, kind) = match &change.value {

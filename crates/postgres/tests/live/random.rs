@@ -160,21 +160,17 @@ fn truth(server: &Server) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let time: i64 = text.parse().unwrap();
         if time < 0 { format!("-{:010}", 9_999_999_999 + time) } else { format!("{time:010}") }
     };
-    for row in connection.rows("SELECT poster, time, tweet FROM posts").unwrap() {
-        let row: Vec<_> = row.into_iter().map(Option::unwrap).collect();
-        let poster = row[0].replace('{', "{{").replace('|', "{}");
-        all.insert(
-            format!("p|{poster}|{}", time(&row[1])).into_bytes(),
-            row[2].clone().into_bytes(),
-        );
-    }
-    for row in connection.rows("SELECT grp, id, amount FROM amounts").unwrap() {
-        let row: Vec<_> = row.into_iter().map(Option::unwrap).collect();
-        all.insert(
-            format!("a|{:0>5}|{:0>5}", row[0], row[1]).into_bytes(),
-            row[2].clone().into_bytes(),
-        );
-    }
+    let posts = connection.query("SELECT poster, time, tweet FROM posts", |_, row| {
+        let [poster, at, tweet] = [0, 1, 2].map(|at| row[at].unwrap());
+        let poster = poster.replace('{', "{{").replace('|', "{}");
+        all.insert(format!("p|{poster}|{}", time(at)).into_bytes(), tweet.as_bytes().to_vec());
+    });
+    posts.unwrap();
+    let amounts = connection.query("SELECT grp, id, amount FROM amounts", |_, row| {
+        let [group, id, amount] = [0, 1, 2].map(|at| row[at].unwrap());
+        all.insert(format!("a|{group:0>5}|{id:0>5}").into_bytes(), amount.as_bytes().to_vec());
+    });
+    amounts.unwrap();
     all
 }
 
