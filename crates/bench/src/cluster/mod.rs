@@ -5,6 +5,7 @@
 //! log: messages of 100 writes of 100 bytes, of which 16 are under way, as the design of the log assumes.
 
 mod failures;
+mod growth;
 mod rates;
 pub(crate) mod site;
 
@@ -27,6 +28,9 @@ pub struct Cluster {
     /// Leave out the failures.
     #[arg(long)]
     no_failures: bool,
+    /// Measure clusters of so many nodes and shards each, and nothing else: 1,2,3,4.
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
+    nodes: Vec<usize>,
 }
 
 /// A figure, and what it is to be.
@@ -56,12 +60,24 @@ impl Cluster {
         stop::handle_signals()?;
         let bar = ProgressBar::new_spinner();
         bar.enable_steady_tick(core::time::Duration::from_millis(200));
+        if !self.nodes.is_empty() {
+            for &count in &self.nodes {
+                within("--nodes", count as f64, 1.0, 16.0)?;
+            }
+            let lines = growth::by_nodes(&launch.headwater, &self.common, &self.nodes, &bar)?;
+            bar.finish_and_clear();
+            let head = ["nodes", "requests/s", "CPU of all nodes a request, µs"];
+            let grid: Vec<_> = [head.map(String::from).to_vec()].into_iter().chain(lines).collect();
+            return print("cluster: posts and timelines through all nodes, a shard each", &grid);
+        }
         bar.set_message("three NATS servers and three nodes start");
         let mut site = Site::start(launch.headwater.clone())?;
         let mut figures = rates::measure(&site, &self.common, &bar)?;
         if !self.no_failures {
             figures.extend(failures::measure(&mut site, self.rounds, &bar)?);
         }
+        drop(site);
+        figures.push(growth::measure(&launch.headwater, &self.common, &bar)?);
         bar.finish_and_clear();
         let head = ["figure", "measured", "bar", "goal"];
         let mut grid = vec![head.map(String::from).to_vec()];
@@ -70,11 +86,13 @@ impl Cluster {
                 vec![it.name.to_owned(), it.value, it.bar.to_owned(), it.goal.to_owned()]
             }),
         );
-        let mut text = String::from(
-            "\ncluster: three nodes, three NATS servers that sync always, one machine\n",
-        );
-        table::rows(&mut text, &grid);
-        std::io::stdout().lock().write_all(text.as_bytes())?;
-        Ok(())
+        print("cluster: three nodes, three NATS servers that sync always, one machine", &grid)
     }
+}
+
+fn print(title: &str, grid: &[Vec<String>]) -> Result<()> {
+    let mut text = format!("\n{title}\n");
+    table::rows(&mut text, grid);
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
 }

@@ -50,9 +50,7 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
             median_of_sets(site.port(owner), time)? / median_of_messages(site, leader, time)?,
         );
         bar.set_message(format!("reads, round {round}"));
-        let gets = |node: usize| {
-            cost(|| (0..MACHINES).map(|at| site.cpu(at)).sum(), site.port(node), time, &get)
-        };
+        let gets = |node: usize| cost(|| site.cpu_of_all(), site.port(node), time, &get);
         forwarded.push(gets(other)? / gets(owner)?);
     }
     let mut single = common.launch(0)?;
@@ -63,8 +61,7 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
     for round in 0..common.pairs {
         bar.set_message(format!("timelines, round {round}"));
         let alone = cost(|| server.cpu(), server.port, time, &timeline)?;
-        let all = || (0..MACHINES).map(|at| site.cpu(at)).sum();
-        derived.push(cost(all, site.port(owner), time, &timeline)? / alone);
+        derived.push(cost(|| site.cpu_of_all(), site.port(owner), time, &timeline)? / alone);
     }
     server.signal(Signal::KILL);
     manage(site, "DELETE", "")?;

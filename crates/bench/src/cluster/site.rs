@@ -1,4 +1,4 @@
-//! A cluster on one machine: three NATS servers and three nodes, each a process.
+//! A cluster on one machine: three NATS servers and some nodes, each a process.
 
 use crate::flows::nats;
 use crate::peer::{free_port, program, stop};
@@ -10,14 +10,16 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Instant;
 
-/// NATS servers, and nodes: each has one of both on its machine, if they were machines.
+/// NATS servers, and nodes of one shard: each has one of both on its machine, if they were machines.
 pub(crate) const MACHINES: usize = 3;
+/// Owners of several shards reach each other at a node's port and so much.
+const LINK_PORT_OFFSET: u16 = 10_000;
 /// How long anything may take that is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The stream of the shard's log.
@@ -38,25 +40,49 @@ pub(crate) struct Site {
     folder: tempfile::TempDir,
     headwater: PathBuf,
     nats: PathBuf,
-    /// For clients of NATS, for its servers among one another, for its pages, and for clients of nodes.
-    ports: Vec<[u16; 4]>,
+    /// For clients of NATS, for its servers among one another, and for its pages.
+    nats_ports: Vec<[u16; 3]>,
+    /// For clients of nodes.
+    ports: Vec<u16>,
     servers: [Option<Child>; MACHINES],
-    nodes: [Option<Child>; MACHINES],
+    nodes: Vec<Option<Child>>,
+    /// With several, there is one node for each.
+    shards: usize,
 }
 
 impl Site {
-    /// Starts all, and waits until a node owns the data.
+    /// Starts three nodes of one shard, and waits until one of them owns the data.
     ///
     /// # Errors
     /// A program is missing, or does not come up.
     pub(crate) fn start(headwater: PathBuf) -> Result<Self> {
+        let site = Self::start_nodes(headwater, MACHINES, 1)?;
+        site.owner()?;
+        Ok(site)
+    }
+
+    /// Starts as many nodes as shards, and waits until each owns one of them.
+    ///
+    /// # Errors
+    /// A program is missing, or does not come up.
+    pub(crate) fn start_shards(headwater: PathBuf, shards: usize) -> Result<Self> {
+        let site = Self::start_nodes(headwater, shards, shards)?;
+        for at in 0..shards {
+            site.until("each node owns its shard", |site| site.owns(at))?;
+        }
+        Ok(site)
+    }
+
+    fn start_nodes(headwater: PathBuf, nodes: usize, shards: usize) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("headwater-bench-").tempdir()?;
-        let ports = (0..MACHINES)
-            .map(|_| Ok([free_port()?, free_port()?, free_port()?, free_port()?]))
+        let nats_ports = (0..MACHINES)
+            .map(|_| Ok([free_port()?, free_port()?, free_port()?]))
             .collect::<Result<Vec<_>>>()?;
+        let ports = (0..nodes).map(|_| node_port()).collect::<Result<Vec<_>>>()?;
         let nats = program::nats()?;
-        let (servers, nodes) = Default::default();
-        let mut site = Self { folder, headwater, nats, ports, servers, nodes };
+        let servers = Default::default();
+        let nodes = (0..nodes).map(|_| None).collect();
+        let mut site = Self { folder, headwater, nats, nats_ports, ports, servers, nodes, shards };
         for at in 0..MACHINES {
             site.restart(Kind::Nats, at)?;
         }
@@ -69,23 +95,28 @@ impl Site {
                 })
             })?;
         }
-        for at in 0..MACHINES {
+        for at in 0..site.nodes.len() {
             site.restart(Kind::Node, at)?;
         }
-        site.owner()?;
         Ok(site)
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Where clients reach a node.
     #[must_use]
     pub(crate) fn port(&self, node: usize) -> u16 {
-        self.ports[node][3]
+        self.ports[node]
     }
 
     /// Where clients reach a NATS server.
     #[must_use]
     pub(crate) fn nats_port(&self, at: usize) -> u16 {
-        self.ports[at][0]
+        self.nats_ports[at][0]
     }
 
     /// Waits until something holds.
@@ -110,7 +141,7 @@ impl Site {
             let text = std::fs::read_to_string(path).unwrap_or_default();
             text.lines().rev().take(5).fold(String::new(), |all, line| format!("{line}\n{all}"))
         };
-        (0..MACHINES).map(log).collect()
+        (0..self.nodes.len()).map(log).collect()
     }
 
     fn child(&mut self, kind: Kind, at: usize) -> &mut Option<Child> {
@@ -142,9 +173,12 @@ impl Site {
     }
 
     fn nats_command(&self, at: usize) -> Result<Command> {
-        let [port, route, page, _] = self.ports[at];
-        let routes: Vec<_> =
-            self.ports.iter().map(|[_, route, ..]| format!("nats://127.0.0.1:{route}")).collect();
+        let [port, route, page] = self.nats_ports[at];
+        let routes: Vec<_> = self
+            .nats_ports
+            .iter()
+            .map(|[_, route, _]| format!("nats://127.0.0.1:{route}"))
+            .collect();
         let text = format!(
             "server_name: s{at}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{page}\n\
              jetstream {{ store_dir: {:?}, sync_interval: always }}\n\
@@ -161,12 +195,16 @@ impl Site {
 
     fn node_command(&self, at: usize) -> Command {
         let urls: Vec<_> =
-            self.ports.iter().map(|[port, ..]| format!("nats://127.0.0.1:{port}")).collect();
+            self.nats_ports.iter().map(|[port, ..]| format!("nats://127.0.0.1:{port}")).collect();
         let port = self.port(at).to_string();
         let mut command = Command::new(&self.headwater);
-        command.args(["serve", "--bind", "127.0.0.1", "--port", &port, "--shards", "1"]);
+        command.args(["serve", "--bind", "127.0.0.1", "--port", &port]);
+        command.args(["--shards", &self.shards.to_string()]);
+        if self.shards > 1 {
+            command.args(["--cluster-shard", &at.to_string()]);
+        }
         command.args(["--cluster", &urls.join(","), "--cluster-name", "bench"]);
-        for [_, _, page, _] in &self.ports {
+        for [_, _, page] in &self.nats_ports {
             command.args(["--nats-monitoring", &format!("http://127.0.0.1:{page}")]);
         }
         command.args(["--node", &format!("node{at}")]);
@@ -178,7 +216,7 @@ impl Site {
     /// A page of a NATS server's figures; nothing where it says none.
     fn page(&self, at: usize, page: &str) -> Value {
         let ask = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[at][2]))?;
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.nats_ports[at][2]))?;
             stream.set_read_timeout(Some(Duration::from_secs(2)))?;
             write!(stream, "GET /{page} HTTP/1.0\r\n\r\n")?;
             let mut text = String::new();
@@ -215,14 +253,17 @@ impl Site {
     pub(crate) fn owner(&self) -> Result<usize> {
         let mut owner = None;
         self.until("a node owns the data", |site| {
-            owner = (0..MACHINES).find(|&at| {
-                let epoch = ask(site.port(at), &[b"INFO", b"cluster"], Duration::from_secs(2));
-                let name = format!("cluster_node:node{at}\r\n");
-                epoch.is_some_and(|text| String::from_utf8_lossy(&text).contains(&name))
-            });
+            owner = (0..site.nodes.len()).find(|&at| site.owns(at));
             owner.is_some()
         })?;
         owner.context("it was found just now")
+    }
+
+    /// Whether a node owns a shard.
+    fn owns(&self, at: usize) -> bool {
+        let told = ask(self.port(at), &[b"INFO", b"cluster"], Duration::from_secs(2));
+        let name = format!("cluster_node:node{at}\r\n");
+        told.is_some_and(|text| String::from_utf8_lossy(&text).contains(&name))
     }
 
     /// Sends a signal to what runs there; after SIGKILL, and SIGTERM, it is gone.
@@ -263,14 +304,14 @@ impl Site {
     /// # Errors
     /// They do not come up.
     pub(crate) fn mend(&mut self) -> Result<()> {
-        for kind in [Kind::Nats, Kind::Node] {
-            for at in 0..MACHINES {
+        for (kind, count) in [(Kind::Nats, MACHINES), (Kind::Node, self.nodes.len())] {
+            for at in 0..count {
                 self.restart(kind, at)?;
             }
         }
         self.until("NATS's servers are in step", Self::is_in_step)?;
         self.owner()?;
-        for at in 0..MACHINES {
+        for at in 0..self.nodes.len() {
             self.until("every node forwards", |site| {
                 ask(site.port(at), &[b"PING"], Duration::from_secs(2))
                     .is_some_and(|it| it[0] == b'+')
@@ -288,12 +329,20 @@ impl Site {
         crate::measure::process::cpu(child.id())
     }
 
+    /// CPU that all nodes have used.
+    ///
+    /// # Errors
+    /// One does not run.
+    pub(crate) fn cpu_of_all(&self) -> Result<Duration> {
+        (0..self.nodes.len()).map(|at| self.cpu(at)).sum()
+    }
+
     /// A connection to a NATS server on which an inbox was subscribed to.
     ///
     /// # Errors
     /// It does not answer.
     pub(crate) fn nats(&self, at: usize, inbox: &str) -> Result<Connection> {
-        let mut connection = Connection::open(self.ports[at][0])?;
+        let mut connection = Connection::open(self.nats_ports[at][0])?;
         nats::begin(&mut connection, inbox)?;
         Ok(connection)
     }
@@ -305,6 +354,16 @@ impl Drop for Site {
             stop::send(child.id(), Signal::KILL);
             stop::forget(child.id());
             let _ended = child.wait();
+        }
+    }
+}
+
+/// A port for a node, with the one at which other owners reach it free as well.
+fn node_port() -> Result<u16> {
+    loop {
+        let port = free_port()?;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port + LINK_PORT_OFFSET)).is_ok() {
+            return Ok(port);
         }
     }
 }

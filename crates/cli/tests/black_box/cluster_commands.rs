@@ -100,6 +100,18 @@ fn the_status_says_who_owns_the_data_and_what_is_wrong() {
         let shard = &found["shards"][0];
         is_well && shard["owner"] == *name(next) && node_of(found, owner)["heard"] == false
     });
+    // It comes back with other settings than the others.
+    let different = "different settings of cluster-snapshot-bytes";
+    assert!(!found["warnings"].to_string().contains("different settings"), "{found:#}");
+    cluster.arguments = &["--cluster-snapshot-bytes", "1234567"];
+    cluster.begin(owner);
+    let found = status(&cluster, "settings differ", |found, _| {
+        all_heard(found) && found["warnings"].to_string().contains(different)
+    });
+    let warnings = found["warnings"].to_string();
+    assert!(warnings.contains(&format!("1234567 at {}", name(owner))), "{warnings}");
+    assert_eq!(warnings.matches("different settings").count(), 1, "{warnings}");
+    cluster.end(owner, Signal::KILL);
     // Nobody owns the data, and then nobody can.
     for at in (0..NODES).filter(|at| *at != owner) {
         cluster.end(at, Signal::KILL);

@@ -3,8 +3,10 @@
 use crate::cluster::{ALL, Links, Node, Turn, ask, connect, servers, text};
 use crate::nats_servers::{self, Servers, free_ports};
 use crate::support::{PATIENCE, Server, program};
+use crate::tls::Authority;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -25,6 +27,8 @@ pub(crate) struct Cluster {
     of: &'static [usize],
     /// What the cluster is called.
     name: &'static str,
+    /// A file with settings of all nodes, which are then found by a name.
+    config: Option<PathBuf>,
     _turn: Turn,
 }
 
@@ -43,16 +47,30 @@ impl Cluster {
         ports: Vec<u16>,
         links: Vec<Links>,
     ) -> Self {
+        let mut cluster = Self::of_nodes(of, nats, turn, ports, links);
+        cluster.begin_all();
+        cluster
+    }
+
+    /// A cluster none of whose nodes has begun.
+    fn of_nodes(
+        of: &'static [usize],
+        nats: Servers,
+        turn: Turn,
+        ports: Vec<u16>,
+        links: Vec<Links>,
+    ) -> Self {
         let nodes = of.iter().map(|_| None).collect();
         let folder = tempfile::tempdir().unwrap();
-        let name = "headwater";
-        let mut cluster = Self { nats, links, folder, ports, nodes, of, name, _turn: turn };
-        for at in 0..cluster.shards() {
-            cluster.begin(at);
-        }
-        (0..cluster.shards()).for_each(|at| _ = cluster.await_owner(&[at]));
-        (cluster.shards()..of.len()).for_each(|at| cluster.begin(at));
-        cluster
+        let (name, config) = ("headwater", None);
+        Self { nats, links, folder, ports, nodes, of, name, config, _turn: turn }
+    }
+
+    fn begin_all(&mut self) {
+        let (shards, nodes) = (self.shards(), self.of.len());
+        (0..shards).for_each(|at| self.begin(at));
+        (0..shards).for_each(|at| _ = self.await_owner(&[at]));
+        (shards..nodes).for_each(|at| self.begin(at));
     }
 
     fn shards(&self) -> usize {
@@ -69,7 +87,11 @@ impl Cluster {
         command.arg("--data").arg(self.folder.path().join(name));
         let links = self.links.get(at);
         let found_at = links.map_or(port, |links| links.node);
-        command.args(["--advertise", &format!("127.0.0.1:{found_at}")]);
+        let host = if self.config.is_some() { "localhost" } else { "127.0.0.1" };
+        command.args(["--advertise", &format!("{host}:{found_at}")]);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
         let urls = links.map_or(self.nats.urls(&ALL), |links| nats_servers::urls(&links.nats));
         command.args(["--cluster", &urls]);
         for url in self.nats.monitoring() {
@@ -273,6 +295,58 @@ fn a_node_for_another_number_of_shards_is_refused() {
         why.contains("cluster-shard (--cluster-shard) is 1") && why.contains("allowed: 0 to 0"),
         "{why}"
     );
+}
+
+#[test]
+fn owners_connect_over_tls_alone_where_that_is_said() {
+    let Some((nats, turn)) = servers("always") else { return };
+    let mut cluster = Cluster::of_nodes(&[0, 1], nats, turn, free_ports(2), Vec::new());
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let config = |name: &str, by: &Authority| {
+        let own = by.issue(name);
+        let text = format!(
+            "[cluster]\ncluster-link-tls = true\ncluster-ca-cert-file = {:?}\ncluster-cert-file = {:?}\ncluster-key-file = {:?}\n",
+            authority.own.certificate, own.certificate, own.key
+        );
+        let path = authority.folder.path().join(format!("{name}.toml"));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let ours = config("ours", &authority);
+    cluster.config = Some(ours.clone());
+    cluster.begin_all();
+    cluster.define(0, &["JOIN.ADD", "copies", "t|all|<n> = copy p|<n>"]);
+    let mut all = BTreeMap::new();
+    for number in 0..20 {
+        let _done = cluster.ask(number % 2, &format!("SET p|{number:03} {number}"));
+        all.insert(format!("t|all|{number:03}"), number.to_string());
+    }
+    for at in 0..2 {
+        assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), all, "node {at}");
+    }
+    // Neither one without a certificate, nor one whose certificate somebody else has signed, is connected.
+    let without = authority.folder.path().join("without.toml");
+    std::fs::write(&without, "[cluster]\ncluster-link-tls = false\n").unwrap();
+    for refused in [without, config("theirs", &stranger)] {
+        cluster.kill(1);
+        cluster.config = Some(refused.clone());
+        cluster.begin(1);
+        cluster.await_owner(&[1]);
+        for at in 0..2 {
+            let mut client = connect(cluster.ports[at]);
+            let answers: Vec<_> =
+                (0..20).map(|number| ask(&mut client, &format!("GET p|{number:03}"))).collect();
+            let lost = answers.iter().filter(|it| it.is_err()).count();
+            assert!((1..20).contains(&lost), "node {at}, {}: {lost}", refused.display());
+        }
+    }
+    cluster.kill(1);
+    cluster.config = Some(ours);
+    cluster.begin(1);
+    cluster.await_owner(&[1]);
+    for at in 0..2 {
+        assert_eq!(pairs(&cluster.ask(at, "PREFIX t|all|")), all, "node {at}");
+    }
 }
 
 /// Waits until these nodes know a user, or do not.

@@ -1,7 +1,7 @@
 //! Draining a node, so that somebody can work on its machine, and forgetting one that has ended.
 
 use super::{ClusterAdmin, ClusterError, LOOK, Watched};
-use crate::replicated::owner_key;
+use crate::replicated::{SETTINGS_KEY, owner_key};
 use headwater_log::{DrainedNodes, Owner, Revision};
 use std::time::{Duration, Instant};
 
@@ -157,6 +157,11 @@ impl ClusterAdmin {
             // A node that has begun meanwhile has written a later revision, which stays.
             if self.read_key(&key)?.0 != Revision(0) {
                 return Err(is_heard());
+            }
+            let settings = format!("{SETTINGS_KEY}{node}");
+            let (revision, _) = self.read_key(&settings)?;
+            if revision != Revision(0) {
+                self.nats.remove(&settings, revision)?;
             }
         }
         self.forget_drained(node).map(drop)

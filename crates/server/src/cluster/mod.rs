@@ -21,7 +21,7 @@ pub use snapshot::OrderedSnapshot;
 pub use status::{ClusterStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus, SnapshotStatus};
 
 use crate::config::Config;
-use crate::replicated::{SHARDS_KEY, jetstream_settings};
+use crate::replicated::{SETTINGS_KEY, SHARDS_KEY, jetstream_settings, read_settings};
 use headwater_jetstream::{AdminError, BucketEntry, JetStreamAdmin};
 use headwater_log::{DrainedNodes, Owner, PutOutcome, Revision, SnapshotMark};
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,6 +82,8 @@ struct BucketView {
     drained: DrainedNodes,
     /// How many shards the cluster has, if that is known.
     count: Option<u32>,
+    /// The settings of nodes that are to be the same at all of them.
+    settings: BTreeMap<String, BTreeMap<String, String>>,
     /// Keys that cannot be read: a sentence for each.
     unreadable: Vec<String>,
 }
@@ -108,6 +110,8 @@ impl BucketView {
         } else if let Some(shard) = shard_of(key, "snapshot.") {
             let mark = SnapshotMark::decode(value).map_err(|bad| bad.to_string())?;
             self.snapshots.insert(shard, mark);
+        } else if let Some(node) = key.strip_prefix(SETTINGS_KEY) {
+            self.settings.insert(node.to_owned(), read_settings(value));
         } else if key == SHARDS_KEY {
             let count = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
             self.count = Some(count.ok_or("it is no number")?);

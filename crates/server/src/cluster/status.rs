@@ -3,6 +3,7 @@
 use super::{BucketView, ClusterAdmin, ClusterError, GONE, Renewed, Watched};
 use headwater_jetstream::{AdminError, StreamSummary};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// How a cluster does.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -136,6 +137,7 @@ impl ClusterAdmin {
                 .warnings
                 .push(format!("node '{name}' is drained, and owns shards {owns:?} still"));
         }
+        status.warnings.extend(differing(&watched));
         status.problems.extend(watched.view.unreadable);
         Ok(status)
     }
@@ -164,6 +166,26 @@ impl ClusterAdmin {
             }),
         });
     }
+}
+
+/// Settings that differ between the nodes that are heard, a sentence for each.
+fn differing(watched: &Watched) -> Vec<String> {
+    let told = watched.view.settings.iter().filter(|(node, _)| watched.hears(node));
+    let mut all: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for (node, settings) in told {
+        for (name, value) in settings {
+            all.entry(name).or_default().entry(value).or_default().push(node);
+        }
+    }
+    let differ = all.into_iter().filter(|(_, values)| values.len() > 1);
+    let sentence = |(name, values): (&str, BTreeMap<&str, Vec<&str>>)| {
+        let each = values.iter().map(|(value, nodes)| format!("{value} at {}", nodes.join(", ")));
+        let each = each.collect::<Vec<_>>().join("; ");
+        format!(
+            "nodes have started with different settings of {name} ({each}): any of them may own the data next"
+        )
+    };
+    differ.map(sentence).collect()
 }
 
 /// Why nobody owns a shard.

@@ -36,6 +36,8 @@ const DRAIN_TAGS: u64 = 1 << 55;
 /// The first tags of the requests about other shards: at the start, and from then on.
 const AGREEING_TAGS: u64 = 1 << 56;
 const OTHERS_TAGS: u64 = 1 << 57;
+/// The first tag of those by which a node tells its settings.
+const SETTINGS_TAGS: u64 = 1 << 58;
 /// The first tag of the requests of a node that loads a snapshot.
 const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
@@ -148,6 +150,7 @@ impl Driver {
         let log = nats.log(shard, wake.clone()).map_err(refuse)?;
         let mut bucket = nats.bucket(wake);
         let secret = others::agree(&mut bucket, AGREEING_TAGS, (cluster, shards))?;
+        super::settings::tell(&mut bucket, SETTINGS_TAGS, config);
         let (others, owners) = OtherOwners::new(cluster.cluster_shard, shards, OTHERS_TAGS);
         let known = others.known();
         let links = LinkEnd { secret, owners, known };

@@ -18,10 +18,12 @@ mod driver;
 mod forward;
 mod linked;
 mod others;
+mod settings;
 mod snapshots;
 
 pub(crate) use linked::LinkedShard;
 pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};
+pub(crate) use settings::{SETTINGS_KEY, read as read_settings};
 
 use crate::config::{Cluster, Config, ConfigError};
 use crate::log::{self, event};

@@ -127,7 +127,7 @@ fn agreed(
     loop {
         let (tag, key) = (*tags, String::from(key));
         *tags += 2;
-        bucket.send(BucketRequest::Get { tag, key: key.clone() });
+        send_get(bucket, tag, &key);
         match answer_to(bucket, tag) {
             Some(BucketAnswer::Get { entry: Some((Revision(0), _)), .. }) => {
                 let (tag, revision, value) = (tag + 1, Revision(0), first.to_vec());
@@ -145,8 +145,12 @@ fn agreed(
     }
 }
 
+pub(super) fn send_get(bucket: &mut JetStreamBucket, tag: u64, key: &str) {
+    bucket.send(BucketRequest::Get { tag, key: key.to_owned() });
+}
+
 /// The answer with this tag; all others are dropped: nobody else uses the bucket yet.
-fn answer_to(bucket: &mut JetStreamBucket, tag: u64) -> Option<BucketAnswer> {
+pub(super) fn answer_to(bucket: &mut JetStreamBucket, tag: u64) -> Option<BucketAnswer> {
     let began = Instant::now();
     while began.elapsed() < ANSWERED_WITHIN {
         match bucket.receive() {
