@@ -14,6 +14,7 @@
 //!
 //! [`connect`] gives a source; `docs/postgres.md` tells its users what the database must grant.
 
+pub mod case;
 pub mod filter;
 pub mod followed;
 pub mod mapping;
@@ -27,7 +28,6 @@ pub mod text;
 pub mod url;
 pub mod wire;
 
-pub mod case;
 mod catalog;
 mod declare;
 mod error;

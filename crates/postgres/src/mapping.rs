@@ -71,12 +71,12 @@ pub struct Column {
     pub type_id: u32,
     /// That of the type below, where it is a domain; the same elsewhere.
     pub base_id: u32,
-    /// What the database is to compute of it, and whether its collation maps ASCII as ASCII; `None`: the column is taken as it is.
+    /// What the database is to compute from it, and whether its collation maps ASCII as ASCII; `None`: the column is taken as it is.
     pub case: Option<(Case, bool)>,
 }
 
 impl Column {
-    /// The column, or what is computed of it, as SQL; `of`: what stands before the name.
+    /// The column, or what is computed from it, as SQL; `of`: what stands before the name.
     pub(crate) fn sql(&self, of: &str) -> String {
         let name = format!("{of}{}", quoted_name(&self.name));
         self.case.map_or_else(|| name.clone(), |(case, _)| case.sql(&name))
@@ -247,7 +247,7 @@ fn no_expression(text: &str, table: &str) -> String {
     };
     let expression = text.split(ends).next().unwrap_or(text).trim();
     format!(
-        "`{expression}` is no column, and no path like data->'a'->>'b' into one. Have PostgreSQL compute it: ALTER TABLE {table} ADD derived text \
+        "`{expression}` is no column, no path like data->'a'->>'b' into one, and no lower(column) or upper(column). Have PostgreSQL compute it: ALTER TABLE {table} ADD derived text \
          GENERATED ALWAYS AS ({expression}) STORED, and name the column `derived` here (its changes are told by PostgreSQL 18 and by follow=triggers)"
     )
 }
@@ -319,6 +319,11 @@ impl Mapping {
         &self.columns[self.kinds.len()..][..self.values]
     }
 
+    /// Whether the database computes a part of the value.
+    pub(crate) fn computes(&self) -> bool {
+        self.columns.iter().any(|column| column.case.is_some())
+    }
+
     /// Whether a row with these cells, one for each column, is a key.
     ///
     /// # Errors
@@ -378,7 +383,7 @@ impl Mapping {
             (Some((case, maps_ascii)), Cell::Text(text)) => case.of(text, maps_ascii).map(Some),
             _ => Some(None),
         };
-        if self.columns.iter().all(|column| column.case.is_none()) {
+        if !self.computes() {
             return self.value(cells);
         }
         let computed: Option<Vec<_>> = self.columns.iter().zip(cells).map(known).collect();

@@ -5,7 +5,7 @@
 
 use crate::catalog::refusal;
 use crate::loads::{Found, Query};
-use crate::mapping::Mapping;
+use crate::mapping::{Column, Mapping};
 use crate::page::{PAGE_BYTES_MAX, Page, PageRows, pages, with_cells};
 use crate::prepared::{OUTDATED_CODE, Statement};
 use crate::range::{condition, narrowed};
@@ -32,7 +32,12 @@ pub(crate) fn rows_sql(queries: &[&Query]) -> String {
 
 /// The statement that gives the rows of a table for which a condition holds.
 pub(crate) fn rows_where(mapping: &Mapping, wanted: String) -> String {
-    let names: Vec<_> = mapping.columns.iter().map(|column| column.sql("")).collect();
+    // What is computed has a name of its own: ORDER BY would find that of its function, which a column may have as well.
+    let name = |(at, column): (usize, &Column)| match column.case {
+        Some(_) => format!("{} AS \"headwater computed {at}\"", column.sql("")),
+        None => column.sql(""),
+    };
+    let names: Vec<_> = mapping.columns.iter().enumerate().map(name).collect();
     let wanted = restricted(mapping, wanted);
     format!("SELECT {} FROM {} WHERE {wanted}", names.join(", "), mapping.table)
 }

@@ -135,8 +135,10 @@ pub(crate) fn install(
     let name = quoted_name(&table_trigger_name(settings, &mapping.prefix, ""));
     let cells = |row: &str, count: usize| {
         let cell = |column: &crate::mapping::Column| {
-            let value = column.sql(&format!("{row}."));
-            format!("CASE WHEN {value} IS DISTINCT FROM NULL THEN format('%s', {value}) END")
+            // What is computed from NULL is NULL.
+            let (raw, value) =
+                (format!("{row}.{}", quoted_name(&column.name)), column.sql(&format!("{row}.")));
+            format!("CASE WHEN {raw} IS DISTINCT FROM NULL THEN format('%s', {value}) END")
         };
         let cells: Vec<_> = mapping.columns[..count].iter().map(cell).collect();
         format!("ARRAY[{}]", cells.join(", "))

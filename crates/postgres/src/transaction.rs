@@ -6,6 +6,7 @@
 //! # What cannot be told as a change
 //! - A long value that an update left as it was is not sent. If all of the key's value is so, and the key is the same, nothing
 //!   has changed; otherwise that key is reset.
+//! - A value that the database computes of a text is not in the log: where it is not known here, see [`crate::case`], that key is reset.
 //! - TRUNCATE, and a transaction that is larger than the limit, reset the tables concerned.
 //! - Where a table has lost a column of its mapping, or the column has another type, the table is broken.
 
@@ -28,7 +29,7 @@ pub(crate) struct Plan {
     ready: Arc<Ready>,
     /// For each column of the mapping its place in the relation.
     places: Vec<usize>,
-    /// What the database is to compute, it has.
+    /// Whether cells of computed columns come computed already.
     computed: bool,
 }
 
@@ -52,6 +53,8 @@ pub(crate) struct Transaction {
 pub(crate) struct Outcome {
     pub(crate) changes: Vec<Change>,
     pub(crate) resets: Vec<KeyRange>,
+    /// Keys whose values the database has to compute, which is nothing to speak of.
+    computed: Vec<KeyRange>,
     pub(crate) rows_without_key: u64,
 }
 
@@ -154,6 +157,7 @@ impl Transaction {
                 &format!("{number} ranges, the first from {first} on: tables were emptied, or values of rows were not sent"),
             );
         }
+        outcome.resets.append(&mut outcome.computed);
         let xid = crate::snapshot::widened(self.xid, state.near);
         state.watch.rows_without_key += outcome.rows_without_key;
         state.transaction(xid, position, outcome.changes, outcome.resets, more);
@@ -257,6 +261,9 @@ impl Outcome {
             Value::Known(value) => self.changes.push(Change { key, value: Some(value) }),
             // A row that enters has a value that was not here.
             Value::Unchanged if !moved && mapping.filter.is_none() => {}
+            Value::Unknown if !plan.computed && mapping.computes() => {
+                self.computed.push(KeyRange::point(&key));
+            }
             Value::Unchanged | Value::Unknown => self.resets.push(KeyRange::point(&key)),
         }
     }

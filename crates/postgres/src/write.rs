@@ -80,7 +80,7 @@ fn statement(state: &State, change: &Change) -> Result<Statement, String> {
     }
     if let Some(column) = mapping.columns.iter().find(|column| column.case.is_some()) {
         return Err(format!(
-            "the value of {shown} is computed of {}, and is not written here: declare the column itself for writes",
+            "the value of {shown} is computed from {}, and is not written here: declare the column itself for writes",
             column.name
         ));
     }

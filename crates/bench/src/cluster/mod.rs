@@ -49,6 +49,9 @@ impl Cluster {
     pub fn run(&self) -> Result<()> {
         self.common.check()?;
         within("--rounds", self.rounds as f64, 1.0, 1000.0)?;
+        for &count in &self.nodes {
+            within("--nodes", count as f64, 1.0, 16.0)?;
+        }
         if !self.common.against.is_empty() || self.common.peers_only {
             bail!("--against: cluster measures Headwater alone");
         }
@@ -61,9 +64,6 @@ impl Cluster {
         let bar = ProgressBar::new_spinner();
         bar.enable_steady_tick(core::time::Duration::from_millis(200));
         if !self.nodes.is_empty() {
-            for &count in &self.nodes {
-                within("--nodes", count as f64, 1.0, 16.0)?;
-            }
             let lines = growth::by_nodes(&launch.headwater, &self.common, &self.nodes, &bar)?;
             bar.finish_and_clear();
             let head = ["nodes", "requests/s", "CPU of all nodes a request, µs"];
@@ -86,7 +86,10 @@ impl Cluster {
                 vec![it.name.to_owned(), it.value, it.bar.to_owned(), it.goal.to_owned()]
             }),
         );
-        print("cluster: three nodes, three NATS servers that sync always, one machine", &grid)
+        print(
+            "cluster: three nodes, and 12 in the last row, three NATS servers that sync always, one machine",
+            &grid,
+        )
     }
 }
 

@@ -20,6 +20,8 @@ use std::time::Instant;
 pub(crate) const MACHINES: usize = 3;
 /// Owners of several shards reach each other at a node's port and so much.
 const LINK_PORT_OFFSET: u16 = 10_000;
+/// How many ports are looked at for one that a node can have.
+const NODE_PORT_TRIES: usize = 50_000;
 /// How long anything may take that is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The stream of the shard's log.
@@ -360,12 +362,16 @@ impl Drop for Site {
 
 /// A port for a node, with the one at which other owners reach it free as well.
 fn node_port() -> Result<u16> {
-    loop {
+    let is_free =
+        |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port + LINK_PORT_OFFSET)).is_ok();
+    for _ in 0..NODE_PORT_TRIES {
         let port = free_port()?;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port + LINK_PORT_OFFSET)).is_ok() {
+        // Those of outgoing connections begin at 32 768: one of them may be taken by anybody.
+        if port < LINK_PORT_OFFSET + 12_000 && is_free(port) {
             return Ok(port);
         }
     }
+    bail!("no port of a node is free")
 }
 
 /// One request over a connection of its own: the first bytes of the answer, if there is one in time.

@@ -530,7 +530,10 @@ fn who_takes_little_stays_where_one_that_is_not_to_be_ended_takes_much() {
         let begun = [b"*2\r\n$300000\r\n".to_vec(), vec![b'v'; 250_000]].concat();
         large.send(&begun, &[]).unwrap();
         let mut modest: Vec<Connection> = (0..12).map(|_| server.client(3)).collect();
-        while stat(&mut modest[0], "total_net_input_bytes") < Some(250_000) {}
+        eventually("the request has come", || {
+            let come = stat(&mut modest[0], "total_net_input_bytes");
+            if come >= Some(250_000) { Ok(()) } else { Err(format!("{come:?}")) }
+        });
         let set = ["SET", "clients-bytes-max", "200000"];
         let () = cmd("CONFIG").arg(&set).query(&mut modest[0]).unwrap();
         for _ in 0..3 {

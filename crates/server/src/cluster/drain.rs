@@ -152,16 +152,17 @@ impl ClusterAdmin {
             if watched.hears(node) {
                 return Err(is_heard());
             }
+            // First, so that those of a node that begins meanwhile stay.
+            let settings = format!("{SETTINGS_KEY}{node}");
+            let (written, _) = self.read_key(&settings)?;
+            if written != Revision(0) {
+                self.nats.remove(&settings, written)?;
+            }
             let key = format!("node.{node}");
             self.nats.remove(&key, *revision)?;
             // A node that has begun meanwhile has written a later revision, which stays.
             if self.read_key(&key)?.0 != Revision(0) {
                 return Err(is_heard());
-            }
-            let settings = format!("{SETTINGS_KEY}{node}");
-            let (revision, _) = self.read_key(&settings)?;
-            if revision != Revision(0) {
-                self.nats.remove(&settings, revision)?;
             }
         }
         self.forget_drained(node).map(drop)

@@ -19,14 +19,18 @@ impl<S: Service> Reactor<S> {
     /// Ends the connections that take most, of those that take more than `least` bytes, until all together take what they may
     /// with so many `bytes` more.
     ///
-    /// Where those that may not be ended (within a transaction over several shards, or by `CLIENT NO-EVICT`) take nearly all, to end the
-    /// others would gain next to nothing: they are spared where they take no more than half of what all may.
+    /// Where those that may not be ended (within a transaction over several shards, or by `CLIENT NO-EVICT`) take too much by themselves, to end
+    /// all others would not help: they are spared where they take no more than half of what all may.
     #[cold]
     pub(super) fn end_largest_beyond(&mut self, bytes: usize, least: usize) {
         loop {
             let most = self.service.clients_bytes_max();
-            let beyond = self.connections.bytes().saturating_add(bytes) > most;
-            if !beyond || self.connections.bytes_of_those(S::may_end) <= most / 2 {
+            let all = self.connections.bytes().saturating_add(bytes);
+            if all <= most {
+                return;
+            }
+            let others = self.connections.bytes_of_those(S::may_end);
+            if others <= most / 2 && all - others > most {
                 return;
             }
             let Some(slot) = self.connections.largest(S::may_end) else { return };
