@@ -163,10 +163,11 @@ impl Measured {
         Ok(())
     }
 
-    /// Some seconds of requests, over a connection to each node.
+    /// Some seconds of requests, over connections to all nodes.
     fn round(&mut self, common: &Common) -> Result<Cost> {
         let time = Duration::from_secs_f64(SECONDS * common.scale);
-        let ports = (0..self.site.nodes()).map(|at| self.site.port(at));
+        let all = self.site.nodes() * common.connections;
+        let ports = (0..all).map(|at| self.site.port(at % self.site.nodes()));
         let mut connections = ports.map(Connection::open).collect::<std::io::Result<Vec<_>>>()?;
         let (begun, before) = (Instant::now(), self.site.cpu_of_all()?);
         std::thread::sleep(time / 4);

@@ -14,11 +14,10 @@ use std::collections::BTreeMap;
 pub(crate) const SETTINGS_KEY: &str = "settings.";
 
 /// The settings that are compared.
-const COMPARED: [&str; 17] = [
+const COMPARED: [&str; 16] = [
     "cluster-link-tls",
     "cluster-replicas",
     "cluster-snapshot-bytes",
-    "durability",
     "function-memory-bytes-max",
     "function-milliseconds-max",
     "function-module-bytes-max",
