@@ -120,3 +120,39 @@ fn every_command_is_documented() {
         .collect();
     assert!(missing.is_empty(), "docs/commands.md lacks {}", missing.join(", "));
 }
+
+/// The files that a source has in its program, from the root on.
+fn included(file: &File) -> Vec<String> {
+    let folder: Vec<&str> = file.path.split('/').rev().skip(1).collect();
+    let folder: Vec<&str> = folder.into_iter().rev().collect();
+    let names = ["include_bytes!(\"", "include_str!(\""].into_iter().flat_map(|word| {
+        file.text.split(word).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0))
+    });
+    let resolved = names.map(|name| {
+        let mut parts = folder.clone();
+        for part in name.split('/') {
+            match part {
+                ".." => drop(parts.pop()),
+                part => parts.push(part),
+            }
+        }
+        parts.join("/")
+    });
+    resolved.collect()
+}
+
+#[test]
+fn an_image_is_built_from_all_that_sources_include() {
+    let ignored = std::fs::read_to_string(root().join(".dockerignore")).unwrap();
+    let ignored: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('/')).collect();
+    assert!(ignored.contains(&"target"), "{ignored:?}");
+    let sources = all().into_iter().filter(|file| file.is_rust() && file.path.contains("/src/"));
+    let included: Vec<String> = sources.flat_map(|file| included(&file)).collect();
+    assert!(included.iter().any(|path| path.starts_with("data/")), "{included:?}");
+    let lacks = |path: &&String| {
+        ignored.iter().any(|folder| path.split('/').next() == Some(folder))
+            || !root().join(path).exists()
+    };
+    let lacking: Vec<_> = included.iter().filter(lacks).collect();
+    assert!(lacking.is_empty(), "an image is built without {lacking:?}");
+}
