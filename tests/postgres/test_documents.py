@@ -91,4 +91,4 @@ def test_a_column_that_the_database_computes(cache):
     (statement,) = re.findall(r"^    (ALTER TABLE posts ADD .*)$", (DOCS / "postgres.md").read_text(), re.M)
     with cache.postgres.connect() as database:
         database.execute(statement)
-        assert database.execute("SELECT derived FROM posts").fetchone() == ("hi",)
+        assert database.execute("SELECT derived FROM posts").fetchone() == ("Hi",)
