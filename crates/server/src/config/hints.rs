@@ -1,4 +1,4 @@
-//! What was meant by a setting that there is not.
+//! What was meant by a setting that there is not, and what a value may be.
 
 use super::Config;
 
@@ -18,6 +18,24 @@ pub(super) fn hint(message: &str) -> String {
         Some((_, word)) => format!("\ndid you mean `{word}`?"),
         None => String::new(),
     }
+}
+
+/// What the library calls the type of a setting, and which numbers that allows.
+const NUMBERS: [(&str, &str); 5] = [
+    ("usize", "a whole number from 0 on"),
+    ("u64", "a whole number from 0 on"),
+    ("u32", "a whole number from 0 to 4294967295"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("u8", "a whole number from 0 to 255"),
+];
+
+/// A message that ends with what was expected, with the numbers that are allowed in place of the name of a type.
+pub(super) fn with_allowed_numbers(message: &str) -> String {
+    let message = message.trim_end();
+    let found = NUMBERS.iter().find_map(|(name, numbers)| {
+        Some(format!("{}expected {numbers}", message.strip_suffix(&format!("expected {name}"))?))
+    });
+    found.unwrap_or_else(|| message.to_owned())
 }
 
 /// The section that has a setting of this name.
@@ -61,6 +79,9 @@ mod tests {
             ("[clients]\nclient-max = 5\n", "did you mean `clients-max`?"),
             ("[client]\nclients-max = 5\n", "did you mean `clients`?"),
             ("[clients]\nport = 5\n", "`port` belongs into [listen]"),
+            ("[limits]\njoins-max = \"many\"\n", "\"many\", expected a whole number from 0 on"),
+            ("[limits]\njoins-max = -5\n", "`-5`, expected a whole number from 0 on"),
+            ("[data]\ndata-plain = 3\n", "integer `3`, expected a boolean"),
             ("[listen]\nrequirepas = \"hunter2\"\n", "did you mean `requirepass`?"),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();

@@ -42,7 +42,7 @@ pub(super) fn without_values(text: &str, error: &toml::de::Error) -> String {
     let rest = &text[start..];
     let line = rest.lines().next().unwrap_or_default().to_ascii_lowercase();
     if !SECRET_WORDS.iter().any(|word| line.contains(word)) {
-        return error.to_string();
+        return super::hints::with_allowed_numbers(&error.to_string());
     }
     let number = text[..start].lines().count() + 1;
     let name = line.split('=').next().unwrap_or_default().trim().to_owned();
