@@ -22,7 +22,10 @@ fn a_configuration_is_checked_without_a_server() {
             &["line 2", "`client-max`", "did you mean `clients-max`?"][..],
         ),
         ("[memory]\nport = 5\n", &["line 2", "`port` belongs into [listen]"]),
-        ("[clients]\nclients-max = \"many\"\n", &["line 2", "clients-max", "expected usize"]),
+        (
+            "[clients]\nclients-max = \"many\"\n",
+            &["line 2", "clients-max", "expected a whole number from 0 on"],
+        ),
         ("[listen]\nshards = 100000\n", &["shards"]),
         (
             "[[join]]\nname = \"a\"\nspec = \"a|<b = copy c|<b>\"\n",

@@ -78,7 +78,7 @@ fn errors_in_the_file_name_the_field_and_what_is_allowed() {
     for (text, told) in [
         ("[clients]\nclients-mx = 1\n", ["`clients-mx`", "`clients-max`"]),
         ("[client]\n", ["`client`", "`clients`"]),
-        ("[clients]\nclients-max = \"x\"\n", ["clients-max", "expected usize"]),
+        ("[clients]\nclients-max = \"x\"\n", ["clients-max", "expected a whole number from 0 on"]),
         ("[clients]\nclients-max = 0\n", ["clients-max is 0", "allowed: 1 to"]),
         ("[limits]\nkey-bytes-max = 5000\n", ["key-bytes-max is 5000", "1024"]),
         ("[listen]\nbind = [\"here\"]\n", ["bind", "invalid IP address"]),
