@@ -8,15 +8,15 @@ use crate::mapping::literal;
 
 /// Which letters a value has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Case {
+pub enum TextCase {
     /// Small ones.
     Lower,
     /// Capital ones.
     Upper,
 }
 
-impl Case {
-    /// What SQL calls this function; `None`: it is another one.
+impl TextCase {
+    /// The one whose function SQL calls so; `None`: that is another function.
     pub(crate) fn named(name: &str) -> Option<Self> {
         [Self::Lower, Self::Upper].into_iter().find(|case| case.name() == name)
     }
@@ -54,7 +54,7 @@ fn printable() -> String {
 }
 
 /// A statement whose one value says whether the collation of a column maps ASCII as ASCII.
-pub(crate) fn ascii_probe(case: Case, table: &str, column: &str) -> String {
+pub(crate) fn ascii_probe(case: TextCase, table: &str, column: &str) -> String {
     let all = printable();
     // The text has the column's collation by being in one list with it.
     format!(
@@ -71,13 +71,13 @@ mod tests {
 
     #[test]
     fn what_the_database_alone_knows_is_not_said_here() {
-        assert_eq!(Case::Lower.of("Ann [1]", true).as_deref(), Some("ann [1]"));
-        assert_eq!(Case::Upper.of("Ann [1]", true).as_deref(), Some("ANN [1]"));
-        assert_eq!(Case::Lower.of("Ann", false), None);
+        assert_eq!(TextCase::Lower.of("Ann [1]", true).as_deref(), Some("ann [1]"));
+        assert_eq!(TextCase::Upper.of("Ann [1]", true).as_deref(), Some("ANN [1]"));
+        assert_eq!(TextCase::Lower.of("Ann", false), None);
         for text in ["É", "a\u{301}", "a\n"] {
-            assert_eq!(Case::Lower.of(text, true), None, "{text:?}");
+            assert_eq!(TextCase::Lower.of(text, true), None, "{text:?}");
         }
-        assert_eq!(Case::named("initcap"), None);
+        assert_eq!(TextCase::named("initcap"), None);
         assert_eq!(printable().len(), 95);
     }
 }

@@ -12,7 +12,7 @@
 //! - K2. The value of a row is the same, byte for byte, whether it was loaded or followed: both come
 //!   from the texts that PostgreSQL prints with the same settings.
 
-use crate::case::Case;
+use crate::case::TextCase;
 use crate::filter::{self, Filter, NotSent};
 use crate::path::{Part, Path};
 use crate::text::Kind;
@@ -49,7 +49,7 @@ pub struct Item {
     /// Where in its value to look; `None`: it is the whole of it.
     pub path: Option<Path>,
     /// Which letters it has; `None`: its own.
-    pub case: Option<Case>,
+    pub case: Option<TextCase>,
     /// What it is called in an object.
     pub name: String,
 }
@@ -72,7 +72,7 @@ pub struct Column {
     /// That of the type below, where it is a domain; the same elsewhere.
     pub base_id: u32,
     /// What the database is to compute from it, and whether its collation maps ASCII as ASCII; `None`: the column is taken as it is.
-    pub case: Option<(Case, bool)>,
+    pub case: Option<(TextCase, bool)>,
 }
 
 impl Column {
@@ -198,13 +198,12 @@ fn items(text: &str, table: &str) -> Result<Vec<Item>, String> {
         let whole = rest;
         let (column, after) =
             name(rest).ok_or_else(|| format!("`{rest}` begins with no column name"))?;
-        let (column, case, after) = match changed_letters(&column, after) {
-            Some((case, column, after)) => (column, Some(case), after),
-            None => (column, None, after),
-        };
-        let (path, mut after) = match case {
-            Some(_) => (None, after.trim_start()),
-            None => Path::read(after)?,
+        let (column, case, path, mut after) = match changed_letters(&column, after) {
+            Some((case, column, after)) => (column, Some(case), None, after.trim_start()),
+            None => {
+                let (path, after) = Path::read(after)?;
+                (column, None, path, after)
+            }
         };
         let mut item = Item { column: column.clone(), name: String::new(), path, case };
         if let Some(label) = after.get(..3).filter(|word| word.eq_ignore_ascii_case("as ")) {
@@ -232,8 +231,8 @@ fn items(text: &str, table: &str) -> Result<Vec<Item>, String> {
 }
 
 /// What is behind a function's name, where that is a column in parentheses and the function one that changes letters.
-fn changed_letters<'a>(function: &str, text: &'a str) -> Option<(Case, String, &'a str)> {
-    let case = Case::named(function)?;
+fn changed_letters<'a>(function: &str, text: &'a str) -> Option<(TextCase, String, &'a str)> {
+    let case = TextCase::named(function)?;
     let (column, behind) = name(text.trim_start().strip_prefix('(')?.trim_start())?;
     Some((case, column, behind.trim_start().strip_prefix(')')?))
 }
@@ -383,9 +382,6 @@ impl Mapping {
             (Some((case, maps_ascii)), Cell::Text(text)) => case.of(text, maps_ascii).map(Some),
             _ => Some(None),
         };
-        if !self.computes() {
-            return self.value(cells);
-        }
         let computed: Option<Vec<_>> = self.columns.iter().zip(cells).map(known).collect();
         let Some(computed) = computed else { return Value::Unknown };
         let with = cells.iter().zip(&computed);
@@ -538,11 +534,11 @@ mod tests {
         let Ok(ValueWords::Column(item)) = value_words("UPPER( \"Name\" )") else {
             panic!("one column");
         };
-        assert_eq!((&*item.column, item.case), ("Name", Some(Case::Upper)));
+        assert_eq!((&*item.column, item.case), ("Name", Some(TextCase::Upper)));
         let Ok(ValueWords::Json(items)) = value_words("JSON (a, lower(b) AS b, lower)") else {
             panic!("three columns");
         };
-        assert_eq!(items[1], Item { case: Some(Case::Lower), ..whole("b") });
+        assert_eq!(items[1], Item { case: Some(TextCase::Lower), ..whole("b") });
         assert_eq!(items[2], whole("lower"));
         for (text, why) in [
             ("initcap(name)", "GENERATED ALWAYS AS (initcap(name)) STORED"),
@@ -660,7 +656,7 @@ mod tests {
         mapping.values = 1;
         assert_eq!(mapping.value(&[Text("a"), Text("7"), Unchanged]), Value::Unchanged);
         assert_eq!(mapping.value(&[Text("a"), Text("7"), Null]), Value::Known(Vec::new()));
-        mapping.columns[2].case = Some((Case::Lower, true));
+        mapping.columns[2].case = Some((TextCase::Lower, true));
         assert_eq!(
             mapping.value_of_raw(&[Text("a"), Text("7"), Text("Ann")]),
             Value::Known(b"ann".to_vec())

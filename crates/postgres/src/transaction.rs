@@ -29,8 +29,8 @@ pub(crate) struct Plan {
     ready: Arc<Ready>,
     /// For each column of the mapping its place in the relation.
     places: Vec<usize>,
-    /// Whether cells of computed columns come computed already.
-    computed: bool,
+    /// Whether the database is to compute something that its rows, which are as the log has them, do not have.
+    lacks_computed: bool,
 }
 
 /// What is taken to be kept for a relation that a transaction changes.
@@ -255,13 +255,16 @@ impl Outcome {
             self.remove(plan, before.flatten(), state);
         }
         let Some(key) = key.filter(|key| plan.follows(key, state)) else { return };
-        let value = if plan.computed { mapping.value(cells) } else { mapping.value_of_raw(cells) };
+        let value = match plan.lacks_computed {
+            true => mapping.value_of_raw(cells),
+            false => mapping.value(cells),
+        };
         match value {
             _ if keeps.is_err() => self.resets.push(KeyRange::point(&key)),
             Value::Known(value) => self.changes.push(Change { key, value: Some(value) }),
             // A row that enters has a value that was not here.
             Value::Unchanged if !moved && mapping.filter.is_none() => {}
-            Value::Unknown if !plan.computed && mapping.computes() => {
+            Value::Unknown if plan.lacks_computed => {
                 self.computed.push(KeyRange::point(&key));
             }
             Value::Unchanged | Value::Unknown => self.resets.push(KeyRange::point(&key)),
@@ -273,7 +276,7 @@ impl Plan {
     /// That of rows whose columns are the mapping's, as loads and triggers give them.
     pub(crate) fn plain(ready: Arc<Ready>) -> Self {
         let places = (0..ready.mapping.columns.len()).collect();
-        Self { ready, places, computed: true }
+        Self { ready, places, lacks_computed: false }
     }
 
     fn follows(&self, key: &[u8], state: &State) -> bool {
@@ -320,7 +323,8 @@ impl State {
             }
             match places(ready, described) {
                 Ok(places) => {
-                    plans.push(Plan { ready: Arc::clone(ready), places, computed: false })
+                    let lacks_computed = ready.mapping.computes();
+                    plans.push(Plan { ready: Arc::clone(ready), places, lacks_computed });
                 }
                 Err(reason) => broken.push((prefix.clone(), table.generation, reason)),
             }

@@ -172,7 +172,8 @@ fn anchors(page: &str) -> impl Iterator<Item = String> {
 }
 
 /// `file` as seen from `folder`, without `.` and `..`.
-fn resolved(folder: &str, file: &str) -> String {
+#[must_use]
+pub fn resolved(folder: &str, file: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in folder.split('/').chain(file.split('/')) {
         match part {

@@ -123,22 +123,11 @@ fn every_command_is_documented() {
 
 /// The files that a source has in its program, from the root on.
 fn included(file: &File) -> Vec<String> {
-    let folder: Vec<&str> = file.path.split('/').rev().skip(1).collect();
-    let folder: Vec<&str> = folder.into_iter().rev().collect();
+    let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let names = ["include_bytes!(\"", "include_str!(\""].into_iter().flat_map(|word| {
         file.text.split(word).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0))
     });
-    let resolved = names.map(|name| {
-        let mut parts = folder.clone();
-        for part in name.split('/') {
-            match part {
-                ".." => drop(parts.pop()),
-                part => parts.push(part),
-            }
-        }
-        parts.join("/")
-    });
-    resolved.collect()
+    names.map(|name| words::resolved(folder, name)).collect()
 }
 
 #[test]

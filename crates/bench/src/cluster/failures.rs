@@ -50,11 +50,7 @@ pub(super) fn measure(site: &mut Site, rounds: usize, bar: &ProgressBar) -> Resu
     let (killed, views) = of(Failure::Owner, site)?;
     let (planned, _) = of(Failure::Planned, site)?;
     let (machine, _) = of(Failure::Machine, site)?;
-    let seconds = |values: Vec<f64>| {
-        spread(values).map_or(String::new(), |it| {
-            format!("{:.2} s ({:.2}–{:.2})", it.median, it.least, it.greatest)
-        })
-    };
+    let seconds = |values: Vec<f64>| spread(values).map_or(String::new(), |it| it.shown(2, " s"));
     let figure = |name, values, bar, goal| Figure { name, value: seconds(values), bar, goal };
     Ok(vec![
         figure("owner killed: time without answers", killed, "4.5 s", "3.5 s"),

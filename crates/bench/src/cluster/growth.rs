@@ -7,7 +7,7 @@
 use super::Figure;
 use super::site::{Site, ask};
 use crate::args::Common;
-use crate::measure::stats::{Spread, spread};
+use crate::measure::stats::spread;
 use crate::peer::stop;
 use crate::wire::{Connection, Key, resp};
 use anyhow::{Context, Result, bail};
@@ -21,7 +21,7 @@ const USERS: u64 = 2000;
 const FOLLOWED: u64 = 10;
 /// Posts of each at the beginning.
 const POSTS: u64 = 5;
-/// Of so many requests one is a post.
+/// One in this many requests is a post; the others read.
 const ONE_POST_IN: u64 = 10;
 /// Requests under way over each connection.
 const PIPELINE: u64 = 16;
@@ -32,7 +32,7 @@ const MANY: usize = 12;
 const FEW: usize = 3;
 
 /// A cluster that is measured again and again.
-struct Measured {
+struct MeasuredCluster {
     site: Site,
     /// The number of the next request.
     at: u64,
@@ -40,7 +40,7 @@ struct Measured {
 
 /// What a round has found.
 #[derive(Clone, Copy)]
-struct Cost {
+struct RequestCost {
     /// CPU of all nodes for a request, in microseconds.
     micros: f64,
     /// Requests a second.
@@ -50,8 +50,8 @@ struct Cost {
 /// Compares twelve nodes with three, in pairs.
 pub(super) fn measure(headwater: &Path, common: &Common, bar: &ProgressBar) -> Result<Figure> {
     bar.set_message(format!("{FEW} and {MANY} nodes start"));
-    let mut few = Measured::start(headwater, FEW)?;
-    let mut many = Measured::start(headwater, MANY)?;
+    let mut few = MeasuredCluster::start(headwater, FEW)?;
+    let mut many = MeasuredCluster::start(headwater, MANY)?;
     let (mut ratios, mut costs) = (Vec::new(), [Vec::new(), Vec::new()]);
     for round in 0..common.pairs {
         bar.set_message(format!("{FEW} and {MANY} nodes, round {round}"));
@@ -62,9 +62,7 @@ pub(super) fn measure(headwater: &Path, common: &Common, bar: &ProgressBar) -> R
     few.expect_timelines()?;
     many.expect_timelines()?;
     let middle = |all: &[f64]| spread(all.iter().copied()).map_or(0.0, |it| it.median);
-    let ratio = spread(ratios).map_or(String::new(), |it| {
-        format!("{:.2} ({:.2}–{:.2})", it.median, it.least, it.greatest)
-    });
+    let ratio = spread(ratios).map_or(String::new(), |it| it.shown(2, ""));
     Ok(Figure {
         name: "posts and timelines through all nodes, CPU of all, 12 ÷ 3 nodes",
         value: format!("{ratio} ({:.1} ÷ {:.1} µs)", middle(&costs[1]), middle(&costs[0])),
@@ -83,27 +81,19 @@ pub(super) fn by_nodes(
     let mut lines = Vec::new();
     for &count in counts {
         bar.set_message(format!("{count} nodes"));
-        let mut measured = Measured::start(headwater, count)?;
+        let mut measured = MeasuredCluster::start(headwater, count)?;
         let rounds = (0..common.pairs).map(|_| measured.round(common));
         let rounds = rounds.collect::<Result<Vec<_>>>()?;
         measured.expect_timelines()?;
-        let told = |of: &dyn Fn(&Cost) -> f64, show: &dyn Fn(&Spread) -> String| {
-            spread(rounds.iter().map(of)).map_or(String::new(), |it| show(&it))
+        let told = |of: fn(&RequestCost) -> f64, decimals: usize| {
+            spread(rounds.iter().map(of)).map_or(String::new(), |it| it.shown(decimals, ""))
         };
-        lines.push(vec![
-            count.to_string(),
-            told(&|it| it.rate, &|it| {
-                format!("{:.0} ({:.0}–{:.0})", it.median, it.least, it.greatest)
-            }),
-            told(&|it| it.micros, &|it| {
-                format!("{:.1} ({:.1}–{:.1})", it.median, it.least, it.greatest)
-            }),
-        ]);
+        lines.push(vec![count.to_string(), told(|it| it.rate, 0), told(|it| it.micros, 1)]);
     }
     Ok(lines)
 }
 
-impl Measured {
+impl MeasuredCluster {
     /// Starts a cluster, declares timelines, and loads them.
     fn start(headwater: &Path, nodes: usize) -> Result<Self> {
         let site = Site::start_shards(headwater.to_owned(), nodes)?;
@@ -164,7 +154,7 @@ impl Measured {
     }
 
     /// Some seconds of requests, over connections to all nodes.
-    fn round(&mut self, common: &Common) -> Result<Cost> {
+    fn round(&mut self, common: &Common) -> Result<RequestCost> {
         let time = Duration::from_secs_f64(SECONDS * common.scale);
         let all = self.site.nodes() * common.connections;
         let ports = (0..all).map(|at| self.site.port(at % self.site.nodes()));
@@ -188,7 +178,7 @@ impl Measured {
             }
         }
         let (took, cpu) = (begun.elapsed(), self.site.cpu_of_all()? - before);
-        Ok(Cost {
+        Ok(RequestCost {
             micros: (cpu.as_secs_f64() - idle * took.as_secs_f64()) * 1e6 / done as f64,
             rate: done as f64 / took.as_secs_f64(),
         })

@@ -65,11 +65,7 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
     }
     server.signal(Signal::KILL);
     manage(site, "DELETE", "")?;
-    let median = |values: Vec<f64>| {
-        spread(values).map_or(String::new(), |it| {
-            format!("{:.2} ({:.2}–{:.2})", it.median, it.least, it.greatest)
-        })
-    };
+    let median = |values: Vec<f64>| spread(values).map_or(String::new(), |it| it.shown(2, ""));
     let thousands = |values: &[f64]| {
         let median = spread(values.iter().copied()).map_or(0.0, |it| it.median);
         format!("{:.0}k", median / 1e3)

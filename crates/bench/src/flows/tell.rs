@@ -131,7 +131,7 @@ impl All<'_> {
         };
         let pairs = self.0.iter().filter(|measured| measured.way == under);
         let ratios = pairs.filter_map(|it| Some(of(over, it.pair)? / of(under, it.pair)?));
-        spread(ratios).map(|it| format!("{:.2} ({:.2}–{:.2})", it.median, it.least, it.greatest))
+        spread(ratios).map(|it| it.shown(2, ""))
     }
 }
 

@@ -11,6 +11,15 @@ pub struct Spread {
     pub greatest: f64,
 }
 
+impl Spread {
+    /// The median with its unit, and the range, with so many decimals: `1.62 s (1.60–1.71)`.
+    #[must_use]
+    pub fn shown(&self, decimals: usize, unit: &str) -> String {
+        let Self { median, least, greatest } = self;
+        format!("{median:.decimals$}{unit} ({least:.decimals$}–{greatest:.decimals$})")
+    }
+}
+
 /// The spread of `values`; `None` where there are none.
 #[must_use]
 pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
@@ -37,5 +46,6 @@ mod tests {
         assert_eq!((odd.median, odd.least, odd.greatest), (4.0, 1.0, 9.0));
         assert_eq!(spread([8.0, 1.0, 2.0, 4.0]).unwrap().median, 3.0);
         assert_eq!(spread([5.0]).unwrap().median, 5.0);
+        assert_eq!(odd.shown(2, " s"), "4.00 s (1.00–9.00)");
     }
 }

@@ -317,7 +317,7 @@ impl Sink for Outlets {
                 answer => return told && answer == RoomAnswer::There,
             }
         }
-        // It is little, and data goes for it sooner or later.
+        // What a load asks for at a time is little beside the bound: it goes on, and data is evicted for it sooner or later.
         true
     }
 
