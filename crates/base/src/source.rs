@@ -178,11 +178,14 @@ pub trait Sink: Send + Sync {
     /// the log alone.
     fn note(&self, _what: &'static str, _why: &str) {}
 
-    /// Has room be made for so many bytes that are about to be taken beside data, and waits for that a moment; whether there is some. Those who take
-    /// news make it, so nothing that they need may be locked meanwhile.
+    /// Has room be made for so many bytes that are about to be taken beside data, and waits for that a moment; whether there is some. It is kept free until
+    /// [`Sink::took`]. Those who take news make it, so nothing that they need may be locked meanwhile.
     fn make_room(&self, _bytes: usize) -> bool {
         true
     }
+
+    /// Of what room was made for, so many bytes have been taken, or will not be.
+    fn took(&self, _bytes: usize) {}
 }
 
 /// Something that holds base data: a database, another shard. Each call returns at once; what comes
@@ -220,7 +223,7 @@ pub trait Source: Send {
     /// The text for a position.
     fn show_position(&self, position: Position) -> String;
 
-    /// The process may take so much memory, if it is bounded: what loads hold is to be a part of that.
+    /// The process's memory bound, if it has one, leaves so much to data: what loads hold is to be a part of that.
     fn set_memory_bound(&mut self, _bytes: Option<u64>) {}
 
     /// Facts for those who operate it, as names and values: lag, slot, reconnections.

@@ -17,7 +17,6 @@ use crate::state::Shared;
 use crate::wire::{Come, Connection, Error};
 use headwater_base::source::{FetchId, Portion};
 use headwater_base::{KeyRange, PackedPairs};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// The statement that gives the rows of loads of one table.
@@ -282,7 +281,7 @@ fn load_page(
     }
     let is_ordered = rows.is_ordered();
     let found = rows.end(cut).map(|(mut pairs, known)| {
-        pairs.hold(Arc::new(held));
+        pairs.hold(held.told());
         Found { snapshot, horizon, pairs, known }
     });
     if bytes_told > 0 && (found.is_none() || !is_ordered) {
@@ -411,7 +410,7 @@ pub(crate) fn load_all(
         return Err(Error::broken("the database does not say what its query saw"));
     };
     let fetches = queries.iter().map(|(fetch, _)| *fetch);
-    let held = Arc::new(held);
+    let held = held.told();
     let found = fetches.zip(pairs).map(|(fetch, pairs)| {
         let mut pairs = pairs.end()?;
         pairs.hold(held.clone());

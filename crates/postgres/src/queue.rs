@@ -366,7 +366,7 @@ impl Reader {
                     None => {
                         let mut pairs = pairs.end();
                         if let Ok(pairs) = &mut pairs {
-                            pairs.hold(Arc::new(held));
+                            pairs.hold(held.told());
                         }
                         answers.push((*fetch, pairs));
                     }

@@ -1,39 +1,62 @@
-//! How much the rows of loads may take before they are told: a share of the process's memory bound.
+//! How much the rows of loads may take before they are stored: a share of what the process's memory bound leaves to data.
 //!
-//! A load may hold a little beside all others. One that needs more waits until it is the only large one; meanwhile it reads nothing, so that
-//! the server holds the rest back. So all of them together hold no more than the large one's share and a little for each thread.
+//! Each thread may load a little at any time. A load that needs more waits until it is the only large one; meanwhile it reads nothing, so that the
+//! server holds the rest back. Rows that were told and are not stored yet are counted too: while they are much, no load begins with rows of its own.
+//! So all of it together is no more than the large one's share, a little for each thread, and what may be told.
+//!
+//! # Invariants
+//! - R1. A load that has rows and is not large waits for nobody: the threads end what they have begun, and none waits for another in a circle.
+//! - R2. For what a load takes beyond a little, room was made before.
 
 use headwater_base::source::Sink;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The loads of one range together may bring this part of the bound.
-const RANGE: u64 = 2;
-/// A large load may hold this part: its rows are stored before it lets them go, so they are here twice for a moment.
-const LARGE: u64 = 3;
-/// All small loads together may hold this part.
-const SMALL: u64 = 8;
+/// The loads of one range together may bring all but this part.
+const RANGE_LEAVES: u64 = 3;
+/// A large load may hold this part: its rows are stored before it lets them go, so they are here twice for a moment, beside others of their range.
+const LARGE: u64 = 4;
+/// The small loads that are under way may hold this part together.
+const SMALL: u64 = 10;
+/// No load begins while those that were told and are not stored have more than this part.
+const TOLD: u64 = 64;
+/// For this part a load needs no room to be made.
+const LITTLE: u64 = 512;
+/// The part that a message may have, and a transaction.
+const MESSAGE: u64 = 2;
+const TRANSACTION: u64 = 8;
 /// Whatever the bound is, messages and transactions may have so many bytes.
 const FEWEST: usize = 1 << 20;
 /// What bounds the bytes of a transaction that are kept ([`Room::transaction_bytes_max`]), for people.
 pub(crate) const TRANSACTION_LIMIT: &str =
-    "transaction-bytes-max, or an eighth of the memory bound";
+    "transaction-bytes-max, or an eighth of what the memory bound leaves to data";
 /// What a key and its value take beside their bytes.
 const PAIR_BYTES: usize = 64;
 
-/// Room for a large load is made step by step as its rows come: each step is this part of what such a load may take.
-const STEP: u64 = 16;
+/// Room is made step by step as rows come: each step is this part of what a large load may take, or a small one.
+const LARGE_STEP: u64 = 16;
+const SMALL_STEP: u64 = 4;
 
 /// What there is.
 #[derive(Default)]
 pub(crate) struct Room {
-    /// The process's memory bound; 0: none.
+    /// What the process's memory bound leaves to data; 0: there is none.
     bound: AtomicU64,
     /// Who makes room.
     sink: Option<Arc<dyn Sink>>,
-    large: Mutex<bool>,
-    free: Condvar,
+    taken: Mutex<Taken>,
+    given_back: Condvar,
+}
+
+/// What loads have of it.
+#[derive(Default)]
+struct Taken {
+    /// One of them is large.
+    large: bool,
+    /// Bytes of small ones that were told, and are not stored yet.
+    told: u64,
 }
 
 impl std::fmt::Debug for Room {
@@ -49,8 +72,42 @@ impl Room {
     }
 
     fn make(&self, bytes: u64) -> bool {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.sink.as_ref().is_none_or(|sink| sink.make_room(bytes))
+        self.sink.as_ref().is_none_or(|sink| sink.make_room(of_process(bytes)))
+    }
+
+    fn took(&self, bytes: u64) {
+        if let Some(sink) = self.sink.as_ref().filter(|_| bytes > 0) {
+            sink.took(of_process(bytes));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it is so, and does what follows from it then; whether it came to that.
+    fn wait(
+        &self,
+        until: Instant,
+        is_so: impl Fn(&Taken) -> bool,
+        then: impl FnOnce(&mut Taken),
+    ) -> bool {
+        let mut taken = self.lock();
+        while !is_so(&taken) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.given_back.wait_timeout(taken, left);
+            taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        then(&mut taken);
+        true
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Taken)) {
+        change(&mut self.lock());
+        self.given_back.notify_all();
     }
 
     /// Whether there is a bound.
@@ -72,13 +129,17 @@ impl Room {
 
     /// The longest message that is taken of a server: one is at hand at a time.
     pub(crate) fn message_bytes_max(&self) -> usize {
-        self.part(RANGE, usize::MAX)
+        self.part(MESSAGE, usize::MAX)
     }
 
     /// What of a transaction is kept until it ends, if it may be this much at most.
     pub(crate) fn transaction_bytes_max(&self, most: usize) -> usize {
-        self.part(SMALL, most.max(FEWEST)).min(most)
+        self.part(TRANSACTION, most.max(FEWEST)).min(most)
     }
+}
+
+fn of_process(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// What one load holds, until it is dropped.
@@ -86,12 +147,14 @@ impl Room {
 pub(crate) struct Held {
     room: Arc<Room>,
     bytes: u64,
+    /// That of the room when it began; 0: none.
+    bound: u64,
     small_max: u64,
-    large_max: u64,
-    range_max: u64,
     is_large: bool,
-    /// For so many bytes room was made.
+    is_told: bool,
+    /// For so many bytes room was made, and for so many of them lately.
     made: u64,
+    promised: u64,
     until: Instant,
 }
 
@@ -110,13 +173,17 @@ impl Held {
     /// Nothing yet. So many threads load at once, and it may wait so long.
     pub(crate) fn new(room: &Arc<Room>, threads: usize, until: Instant) -> Self {
         let bound = room.bound.load(Ordering::Relaxed);
-        let (small_max, large_max, range_max) = match bound {
-            0 => (u64::MAX, u64::MAX, u64::MAX),
-            bound => (bound / SMALL / threads.max(1) as u64, bound / LARGE, bound / RANGE),
-        };
-        let room = Arc::clone(room);
-        let (bytes, made, is_large) = (0, 0, false);
-        Self { room, bytes, small_max, large_max, range_max, is_large, made, until }
+        Self {
+            room: Arc::clone(room),
+            bytes: 0,
+            bound,
+            small_max: bound / SMALL / threads.max(1) as u64,
+            is_large: false,
+            is_told: false,
+            made: 0,
+            promised: 0,
+            until,
+        }
     }
 
     /// Takes room for a pair of so many bytes, waiting for it if need be.
@@ -124,41 +191,54 @@ impl Held {
     /// # Errors
     /// There is none.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), Full> {
+        let is_first = self.bytes == 0;
         self.bytes += (bytes + PAIR_BYTES) as u64;
-        if self.bytes <= self.small_max {
+        if self.bound == 0 {
             return Ok(());
         }
-        if self.bytes > self.large_max {
-            return Err(Full::Alone(self.large_max));
+        let (large_max, told_max) = (self.bound / LARGE, self.bound / TOLD);
+        if is_first && !self.room.wait(self.until, |taken| taken.told <= told_max, |_| ()) {
+            return Err(Full::Beside);
         }
-        if !self.is_large {
-            let mut taken = self.room.large.lock().unwrap_or_else(PoisonError::into_inner);
-            while *taken {
-                let left = self.until.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(Full::Beside);
-                }
-                let waited = self.room.free.wait_timeout(taken, left);
-                taken = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-            *taken = true;
-            self.is_large = true;
+        if self.bytes > large_max {
+            return Err(Full::Alone(large_max));
         }
-        if self.bytes > self.made {
-            let step = self.large_max / STEP;
-            if !self.room.make(self.bytes - self.made + step) {
-                return Err(Full::Lacking);
+        if self.bytes > self.small_max && !self.is_large {
+            self.is_large =
+                self.room.wait(self.until, |taken| !taken.large, |taken| taken.large = true);
+            if !self.is_large {
+                return Err(Full::Beside);
             }
-            self.made = self.bytes + step;
+        }
+        if self.bytes > self.made.max(self.bound / LITTLE) {
+            self.make_room()?;
         }
         Ok(())
     }
-}
 
-impl Held {
+    /// Has room be made for what it has and its next step (R2).
+    fn make_room(&mut self) -> Result<(), Full> {
+        let step = match self.is_large {
+            true => self.bound / LARGE / LARGE_STEP,
+            false => self.small_max / SMALL_STEP,
+        };
+        // For what there is now room was made before.
+        self.end_promise();
+        let lacking = self.bytes - self.made + step;
+        if !self.room.make(lacking) {
+            return Err(Full::Lacking);
+        }
+        (self.promised, self.made) = (lacking, self.bytes + step);
+        Ok(())
+    }
+
+    fn end_promise(&mut self) {
+        self.room.took(std::mem::take(&mut self.promised));
+    }
+
     /// Whether so many bytes more would make a large one of it.
     pub(crate) fn is_full(&self, bytes: usize) -> bool {
-        self.bytes + (bytes + PAIR_BYTES) as u64 > self.small_max
+        self.bound > 0 && self.bytes + (bytes + PAIR_BYTES) as u64 > self.small_max
     }
 
     /// Whether a load that goes on for others, which have brought so many bytes, may bring more.
@@ -166,10 +246,21 @@ impl Held {
     /// # Errors
     /// All of them together are more than any may.
     pub(crate) fn allows(&self, bytes_before: u64) -> Result<(), Full> {
-        match bytes_before > self.range_max {
-            true => Err(Full::Alone(self.range_max)),
+        let most = self.bound - self.bound / RANGE_LEAVES;
+        match self.bound > 0 && bytes_before > most {
+            true => Err(Full::Alone(most)),
             false => Ok(()),
         }
+    }
+
+    /// All rows are there, and are about to be told: what is to be dropped when they are stored.
+    pub(crate) fn told(mut self) -> Arc<dyn Any + Send + Sync> {
+        self.end_promise();
+        if self.bound > 0 && !self.is_large {
+            self.is_told = true;
+            self.room.change(|taken| taken.told += self.bytes);
+        }
+        Arc::new(self)
     }
 }
 
@@ -191,9 +282,12 @@ impl std::fmt::Display for Full {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        self.end_promise();
         if self.is_large {
-            *self.room.large.lock().unwrap_or_else(PoisonError::into_inner) = false;
-            self.room.free.notify_one();
+            self.room.change(|taken| taken.large = false);
+        }
+        if self.is_told {
+            self.room.change(|taken| taken.told -= self.bytes);
         }
     }
 }
@@ -201,6 +295,9 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Weak;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
 
     #[test]
     fn one_load_is_large_and_the_others_are_small() {
@@ -211,14 +308,80 @@ mod tests {
         let held = || Held::new(&room, 4, now);
         let (mut large, mut small, mut other) = (held(), held(), held());
         assert_eq!(small.add(1000), Ok(()));
+        assert!(!small.is_full(400) && small.is_full(500));
         assert_eq!(large.add(10_000), Ok(()));
-        assert_eq!(small.add(500), Ok(()));
+        assert_eq!(small.add(300), Ok(()));
         assert_eq!(other.add(10_000), Err(Full::Beside));
         drop(other);
-        assert_eq!(large.add(20_000), Err(Full::Alone(21_333)));
-        assert_eq!(large.allows(32_000), Ok(()));
-        assert_eq!(large.allows(32_001), Err(Full::Alone(32_000)));
+        assert_eq!(large.add(10_000), Err(Full::Alone(16_000)));
+        assert_eq!(large.allows(42_667), Ok(()));
+        assert_eq!(large.allows(42_668), Err(Full::Alone(42_667)));
         drop(large);
         assert_eq!(small.add(10_000), Ok(()));
+    }
+
+    #[test]
+    fn no_load_begins_while_much_is_told_and_those_that_have_begun_go_on() {
+        let room = Arc::new(Room::default());
+        room.set_bound(Some(64_000));
+        let held = |until| Held::new(&room, 4, until);
+        let now = Instant::now();
+        let (mut begun, mut first, mut other) = (held(now), held(now), held(now));
+        for load in [&mut begun, &mut first, &mut other] {
+            assert_eq!(load.add(500), Ok(()));
+        }
+        let told = [first.told(), other.told()];
+        assert_eq!(begun.add(500), Ok(()), "R1");
+        assert_eq!(held(now).add(1), Err(Full::Beside));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| held(now + Duration::from_secs(600)).add(1));
+            drop(told);
+            assert_eq!(waits.join().unwrap(), Ok(()));
+        });
+        assert_eq!(held(now).add(1), Ok(()));
+    }
+
+    /// Has room for so many bytes.
+    struct Limited(AtomicUsize);
+
+    impl Sink for Limited {
+        fn tell(&self, _: headwater_base::source::News) -> bool {
+            true
+        }
+
+        fn make_room(&self, bytes: usize) -> bool {
+            let less = |left: usize| left.checked_sub(bytes);
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        }
+
+        fn took(&self, bytes: usize) {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn room_is_made_for_all_but_a_little_and_what_is_promised_is_given_back() {
+        let sink = Arc::new(Limited(AtomicUsize::new(3000)));
+        let room = Arc::new(Room::new(sink.clone()));
+        room.set_bound(Some(64_000));
+        let left = || sink.0.load(Ordering::Relaxed);
+        let held = || Held::new(&room, 4, Instant::now());
+        let (mut little, mut small, mut large) = (held(), held(), held());
+        assert_eq!((little.add(60), left()), (Ok(()), 3000));
+        assert_eq!((small.add(736), left()), (Ok(()), 3000 - 800 - 400));
+        assert_eq!((small.add(300), left()), (Ok(()), 3000 - 800 - 400));
+        assert_eq!((small.add(100), left()), (Ok(()), 3000 - 128 - 400));
+        assert_eq!((large.add(2000), left()), (Err(Full::Lacking), 3000 - 128 - 400));
+        drop(large);
+        let told = small.told();
+        assert_eq!(left(), 3000);
+        drop(told);
+        let mut large = held();
+        assert_eq!(large.add(1600), Ok(()));
+        drop(large);
+        assert_eq!((left(), Arc::strong_count(&sink)), (3000, 2));
+        let weak: Weak<_> = Arc::downgrade(&room);
+        drop((room, little));
+        assert!(weak.upgrade().is_none(), "what was told is gone");
     }
 }

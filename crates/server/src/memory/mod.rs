@@ -32,11 +32,13 @@ pub(crate) use program::ProgramPages;
 
 pub use size::{Share, Size};
 
-use core::cell::Cell;
+use crate::sources::SourceMemory;
+use core::cell::{Cell, OnceCell};
 use headwater_base::memory::Meter;
 use headwater_keep::StoreHandle;
 use heap::Heap;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stores::WatchedStores;
 
@@ -91,6 +93,8 @@ pub(crate) struct Gauge {
     announced: Cell<usize>,
     /// What pages of the program may take at any time, resident or not.
     program: Cell<usize>,
+    /// Sources, whose threads take memory that no shard holds.
+    sources: OnceCell<Arc<SourceMemory>>,
     /// The other shards, where there are several.
     common: Option<CommonShare>,
     /// The store on disk, where there is one shard; else the others know of it, too (`common`).
@@ -162,6 +166,7 @@ impl Gauge {
             untouched: Cell::new(0),
             announced: Cell::new(0),
             program: Cell::new(0),
+            sources: OnceCell::new(),
             common,
             only_stores: WatchedStores::default(),
             patience: Cell::new(Duration::from_millis(STORE_PATIENCE)),
@@ -192,6 +197,12 @@ impl Gauge {
             0 => 0,
             apart => bytes.saturating_mul(VALUES_APART).saturating_sub(apart),
         }
+    }
+
+    /// Counts what threads of sources are about to take.
+    pub(crate) fn set_sources(&self, sources: &Arc<SourceMemory>) {
+        // A shard has its sources once.
+        let _ = self.sources.set(Arc::clone(sources));
     }
 
     /// The stores whose threads take of the same bound.
@@ -295,6 +306,11 @@ impl Gauge {
         (empty + beside + shards * LEAST_FOR_DATA).div_ceil(STEP) * STEP
     }
 
+    /// What a bound leaves to data, and to what comes and goes with them; `ready`: as in [`Gauge::least`].
+    pub(crate) fn left_for_data(&self, bound: usize, ready: Option<Sample>) -> usize {
+        bound.saturating_sub(self.least(ready).saturating_sub(LEAST_FOR_DATA))
+    }
+
     /// What the process took when all shards were ready, without pages of files and what the allocator holds beside what is
     /// allocated; `ready`: when this one was.
     pub(crate) fn at_start(&self, ready: Sample) -> usize {
@@ -346,7 +362,8 @@ impl Gauge {
         let common = self.common.as_ref();
         let shards = common.map_or(1, CommonShare::shards);
         let untouched = common.map_or(untouched, |common| common.tell_untouched(untouched));
-        let promised = common.map_or(0, CommonShare::promised_to_others);
+        let promised = common.map_or(0, CommonShare::promised_to_others)
+            + self.sources.get().map_or(0, |sources| sources.promised());
         let mut taken = Self::taken(&sample, untouched);
         let step = Self::step(bound, taken + promised, shards);
         let most = |sample: &Sample| {

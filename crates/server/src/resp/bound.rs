@@ -97,7 +97,9 @@ impl ShardService {
         let before = self.bound.gauge.limit().unwrap_or(usize::MAX);
         self.bound.gauge.set_bound(bound);
         self.bound.lowers |= self.bound.gauge.limit().is_some_and(|limit| limit < before);
-        self.stores.hub.set_memory_bound(bound);
+        let ready = self.bound.when_ready();
+        let for_data = bound.map(|bound| self.bound.gauge.left_for_data(bound, ready));
+        self.stores.hub.set_memory_bound(for_data);
         let engine = self.node.engine_mut();
         engine.set_memory(self.bound.gauge.clone(), self.bound.gauge.limit());
         engine.set_value_memory_limit(usize::MAX);
@@ -505,10 +507,14 @@ impl MemoryBound {
             || (lacks_for < POSTPONED_PATIENCE && self.gauge.is_coming())
     }
 
+    /// What the server took when it was ready, once it is.
+    fn when_ready(&self) -> Option<Sample> {
+        (self.at_start.resident > 0).then_some(self.at_start)
+    }
+
     /// Checks the memory settings against what the server takes as it is.
     pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
-        let ready = (self.at_start.resident > 0).then_some(self.at_start);
-        let (max, least) = (config.memory.max.0 as usize, self.gauge.least(ready));
+        let (max, least) = (config.memory.max.0 as usize, self.gauge.least(self.when_ready()));
         if max == 0 || max >= least {
             return Ok(());
         }

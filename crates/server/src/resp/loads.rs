@@ -6,6 +6,7 @@
 //!   follow it.
 
 use super::ShardService;
+use crate::memory::POSTPONED_PATIENCE;
 use crate::sources::RoomAnswer;
 use headwater_base::KeyRange;
 use headwater_base::source::{FetchId, Loaded, LoadedPart, Portion};
@@ -80,24 +81,37 @@ impl ShardService {
 
     /// Makes room for so many bytes, for which one has waited so long, in milliseconds.
     fn make_room_for_load(&mut self, bytes: usize, waited: u64) -> RoomAnswer {
+        // Threads of sources have taken and freed some that this one has not seen.
+        if bytes > self.bound.gauge.step_now() {
+            self.look_at_memory();
+        }
         self.bound.gauge.begin_postponable(waited);
-        let fits = self.node.engine_mut().make_room(bytes);
+        let mut fits = self.node.engine_mut().make_room(bytes);
+        if !fits {
+            self.look_at_memory();
+            fits = self.node.engine_mut().make_room(bytes);
+        }
         let comes = self.bound.gauge.gains_soon();
         self.bound.gauge.begin_command();
-        match (fits, comes) {
+        let frees = waited < POSTPONED_PATIENCE && self.stores.hub.inbox.memory().has_answers();
+        match (fits, comes || frees) {
             (true, _) => RoomAnswer::There,
             (false, true) => RoomAnswer::Comes,
             (false, false) => RoomAnswer::None,
         }
     }
 
-    /// Makes room for what a source is about to take beside data.
-    pub(super) fn make_room_beside(&mut self, bytes: usize) -> RoomAnswer {
+    fn look_at_memory(&self) {
         self.bound.gauge.refresh(self.node.engine().value_memory().untouched);
-        self.make_room_for_load(bytes, 0)
     }
 
-    /// Takes what a load has brought. Where there is no room for it yet, but a store is about to give some back, it waits.
+    /// Makes room for what sources are about to take beside data, as they have promised.
+    pub(super) fn make_room_beside(&mut self) -> RoomAnswer {
+        self.look_at_memory();
+        self.make_room_for_load(0, 0)
+    }
+
+    /// Takes what a load has brought. Where there is no room for it yet, but a store or the rows of another load are about to give some back, it waits.
     pub(super) fn take_loaded(&mut self, source: &str, fetch: FetchId, brought: Brought) {
         // B1.
         let is_behind = self.waits.late_loads.iter().any(|late| late.fetch == fetch);

@@ -237,6 +237,7 @@ impl ShardService {
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let common = shards.as_ref().map(|shards| shards.outbox.transport().sources().clone());
         let mut hub = Hub::new(me, common.unwrap_or_else(|| Common::new(me, 1)));
+        gauge.set_sources(hub.inbox.memory());
         let mut keeping = EmbeddedStore::open(&mut config, &hub.inbox, me, replica)?;
         place(shards.as_deref(), keeping.as_mut(), &mut node)?;
         node.engine_mut().begin_versions(keeping.as_ref().map_or(0, EmbeddedStore::version_floor));

@@ -85,8 +85,9 @@ impl ShardService {
     /// Takes what sources have told since the last turn, and gives up what is late.
     pub(super) fn take_news(&mut self, connections: &mut Connections<Session>) {
         for (tag, told) in self.stores.hub.inbox.take() {
-            if let Told::Taking { bytes, asked } = &told {
-                asked.answer(self.make_room_beside(*bytes));
+            self.stores.hub.inbox.memory().end_answer(&told);
+            if let Told::Taking { asked } = &told {
+                asked.answer(self.make_room_beside());
                 continue;
             }
             let source = &*tag.name;

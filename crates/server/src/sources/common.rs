@@ -65,7 +65,8 @@ fn none(name: &str) -> String {
 impl Common {
     /// No sources, for so many shards of this process, of which this is the first one.
     pub(crate) fn new(first: Shard, shards: u16) -> Arc<Self> {
-        let inboxes: Vec<_> = (0..shards).map(|_| Inbox::new()).collect();
+        let memory = Arc::default();
+        let inboxes: Vec<_> = (0..shards).map(|_| Inbox::new(&memory)).collect();
         let slots = Slots { first, all: inboxes.iter().map(Inbox::slot).collect() };
         let inboxes = Mutex::new(inboxes.into_iter().map(Some).collect());
         Arc::new(Self { slots, inboxes, state: Mutex::default() })

@@ -16,7 +16,7 @@ use crate::log::event;
 use headwater_base::Shard;
 use headwater_base::source::{Change, FetchId, Health, News, Position, Sink};
 use mio::Waker;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -94,10 +94,8 @@ pub(crate) enum Told {
         /// What it changed.
         changes: Arc<Vec<Change>>,
     },
-    /// That it is about to take so many bytes, for which each shard is to make room.
+    /// That it is about to take what it has [promised](SourceMemory::promised), for which each shard is to make room.
     Taking {
-        /// How many.
-        bytes: usize,
         /// Who waits for that.
         asked: Arc<AskedRoom>,
     },
@@ -162,6 +160,7 @@ pub(crate) struct Inbox {
 pub(super) struct Slot {
     sender: SyncSender<(Arc<Tag>, Told)>,
     bell: Arc<Bell>,
+    memory: Arc<SourceMemory>,
 }
 
 #[derive(Debug, Default)]
@@ -185,6 +184,40 @@ pub(super) struct Slots {
     pub(super) all: Arc<[Slot]>,
 }
 
+/// What rows of all sources take, or are about to, that no shard has in its count.
+#[derive(Debug, Default)]
+pub(crate) struct SourceMemory {
+    /// Bytes that room was made for, and that may not have been taken yet.
+    promised: AtomicUsize,
+    /// How many answers with rows are in inboxes.
+    answers: AtomicUsize,
+}
+
+impl SourceMemory {
+    /// Bytes that sources may take at any time.
+    pub(crate) fn promised(&self) -> usize {
+        self.promised.load(Ordering::Relaxed)
+    }
+
+    /// Whether rows wait in an inbox: once they are stored, or refused, the memory that they came in is free.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.answers.load(Ordering::Relaxed) > 0
+    }
+
+    /// An answer was taken out of its inbox, and the rows of those before it have been.
+    pub(crate) fn end_answer(&self, told: &Told) {
+        if told.has_rows() {
+            self.answers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Told {
+    fn has_rows(&self) -> bool {
+        matches!(self, Self::News(News::Loaded { answer: Ok(_), .. } | News::LoadedPart { .. }))
+    }
+}
+
 /// The side of a source that all shards of a process share.
 pub(super) struct Outlets {
     pub(super) tag: Arc<Tag>,
@@ -192,9 +225,15 @@ pub(super) struct Outlets {
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
+    /// An inbox of one of the shards whose sources take of this memory.
+    pub(crate) fn new(memory: &Arc<SourceMemory>) -> Self {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        Self { receiver, slot: Slot { sender, bell: Arc::default() } }
+        Self { receiver, slot: Slot { sender, bell: Arc::default(), memory: memory.clone() } }
+    }
+
+    /// What rows of sources take beside data.
+    pub(crate) fn memory(&self) -> &Arc<SourceMemory> {
+        &self.slot.memory
     }
 
     pub(super) fn slot(&self) -> Slot {
@@ -245,6 +284,9 @@ impl Bell {
 
 impl Slot {
     fn put(&self, tag: &Arc<Tag>, told: Told) -> bool {
+        if told.has_rows() {
+            self.memory.answers.fetch_add(1, Ordering::Relaxed);
+        }
         let told = self.sender.send((tag.clone(), told)).is_ok();
         self.bell.ring();
         told
@@ -261,6 +303,10 @@ impl Outlets {
     fn to(&self, shard: Shard, news: News) -> bool {
         let slot = place(self.slots.first, shard).and_then(|at| self.slots.all.get(at));
         slot.is_some_and(|slot| slot.put(&self.tag, Told::News(news)))
+    }
+
+    fn memory(&self) -> Option<&SourceMemory> {
+        self.slots.all.first().map(|slot| &*slot.memory)
     }
 
     fn to_all(&self, news: &dyn Fn() -> Told) -> bool {
@@ -309,16 +355,28 @@ impl Sink for Outlets {
     }
 
     fn make_room(&self, bytes: usize) -> bool {
+        let Some(memory) = self.memory() else { return false };
+        memory.promised.fetch_add(bytes, Ordering::Relaxed);
         for _ in 0..ROOM_TRIES {
             let asked = AskedRoom::of(self.slots.all.len());
-            let told = self.to_all(&|| Told::Taking { bytes, asked: asked.clone() });
+            let told = self.to_all(&|| Told::Taking { asked: asked.clone() });
             match asked.wait(ROOM_PATIENCE) {
                 RoomAnswer::Comes if told => std::thread::sleep(ROOM_PAUSE),
-                answer => return told && answer == RoomAnswer::There,
+                RoomAnswer::There if told => return true,
+                _ => {
+                    self.took(bytes);
+                    return false;
+                }
             }
         }
         // What a load asks for at a time is little beside the bound: it goes on, and data is evicted for it sooner or later.
         true
+    }
+
+    fn took(&self, bytes: usize) {
+        if let Some(memory) = self.memory() {
+            memory.promised.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     fn note(&self, what: &'static str, why: &str) {
@@ -362,7 +420,7 @@ mod tests {
 
     #[test]
     fn everything_is_taken_in_order_a_part_at_a_time() {
-        let inbox = Inbox::new();
+        let inbox = Inbox::new(&Arc::default());
         let sink = inbox.sink("shop");
         let count = TAKEN_MAX as u64 + 10;
         for position in 0..count {
@@ -381,11 +439,11 @@ mod tests {
 
     #[test]
     fn a_source_is_told_when_nobody_listens() {
-        let inbox = Inbox::new();
+        let inbox = Inbox::new(&Arc::default());
         let sink = inbox.sink("shop");
         drop(inbox);
         assert!(!sink.tell(at(1)));
-        let mut inboxes: Vec<_> = (0..2).map(|_| Inbox::new()).collect();
+        let mut inboxes: Vec<_> = (0..2).map(|_| Inbox::new(&Arc::default())).collect();
         let sink = shared(&inboxes);
         assert!(sink.tell(at(1)));
         inboxes.pop();
@@ -394,7 +452,7 @@ mod tests {
 
     #[test]
     fn answers_go_to_the_shard_that_asked_and_the_rest_to_all() {
-        let inboxes: Vec<_> = (0..3).map(|_| Inbox::new()).collect();
+        let inboxes: Vec<_> = (0..3).map(|_| Inbox::new(&Arc::default())).collect();
         let sink = shared(&inboxes);
         let range = KeyRange::point(b"p|1");
         let fetch = FetchId(of_all(Shard(2), 7));
@@ -424,7 +482,7 @@ mod tests {
 
     #[test]
     fn all_have_come_as_far_as_the_last_one() {
-        let inboxes = [Inbox::new(), Inbox::new()];
+        let inboxes = [Inbox::new(&Arc::default()), Inbox::new(&Arc::default())];
         let tag = shared(&inboxes).tag;
         tag.reach(Shard(0), Position(9));
         assert_eq!(tag.reached(), Position(0));

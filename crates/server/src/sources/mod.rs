@@ -11,7 +11,7 @@ mod kinds;
 pub(crate) mod scripted;
 
 pub(crate) use common::Common;
-pub(crate) use inbox::{Inbox, RoomAnswer, Tag, Told};
+pub(crate) use inbox::{Inbox, RoomAnswer, SourceMemory, Tag, Told};
 
 use crate::connection::ConnectionId;
 use headwater_base::source::{Change, FetchId, Health, News, Portion, Position, Written};
