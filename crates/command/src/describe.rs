@@ -102,7 +102,7 @@ pub fn command_getkeys(request: Args<'_>, flags: bool, reply: &mut impl Reply) {
         reply.array(2);
         reply.bulk(request.at(at));
         let first = at == spec.keys.first as usize;
-        write_texts(&mut access_of(spec, request, first).iter().copied(), reply);
+        write_texts(&mut access_of(spec, Some(request), first).iter().copied(), reply);
     }
 }
 
@@ -117,12 +117,11 @@ fn access(spec: &Spec) -> &'static [&'static str] {
     if spec.flags.has(Flags::WRITE) { &["RW", "access", "update"] } else { &["RO", "access"] }
 }
 
-/// What a request does to its first key, or to another one, in Redis's words.
-fn access_of(spec: &Spec, request: Args<'_>, first: bool) -> &'static [&'static str] {
+/// What a request (`None`: any) does to its first key, or to another one, in Redis's words.
+fn access_of(spec: &Spec, request: Option<Args<'_>>, first: bool) -> &'static [&'static str] {
+    let gets = |request: Args<'_>| request.iter().any(|word| word.eq_ignore_ascii_case(b"get"));
     match spec.id {
-        Id::Set if request.iter().any(|word| word.eq_ignore_ascii_case(b"get")) => {
-            &["RW", "access", "update"]
-        }
+        Id::Set if request.is_none_or(gets) => &["RW", "access", "update"],
         Id::Set | Id::SetEx | Id::PSetEx | Id::MSet => &["OW", "update"],
         Id::SetNx | Id::MSetNx => &["OW", "insert"],
         Id::Del | Id::Unlink => &["RM", "delete"],
@@ -201,6 +200,12 @@ fn defines(spec: &Spec) -> bool {
     is_definition && spec.flags.has(Flags::ADMIN)
 }
 
+/// Commands of other groups that Redis counts among those of connections: clients send them before any other.
+fn is_of_connections(spec: &Spec) -> bool {
+    matches!(spec.id, Id::ReadOnly | Id::ReadWrite | Id::Wait)
+        || spec.full_name.split('|').next() == Some("command")
+}
+
 fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
     let is = |flag| spec.flags.has(flag);
     [
@@ -211,12 +216,12 @@ fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> + Clone {
         ("@bitmap", spec.group == Group::Bitmap),
         ("@stream", spec.group == Group::Stream),
         ("@pubsub", is(Flags::PUBSUB)),
-        ("@admin", is(Flags::ADMIN)),
+        ("@admin", is(Flags::ADMIN) || spec.id == Id::Role),
         ("@fast", is(Flags::FAST)),
         ("@slow", !is(Flags::FAST)),
         ("@blocking", is(Flags::BLOCKING)),
         ("@dangerous", is(Flags::DANGEROUS)),
-        ("@connection", spec.group == Group::Connection),
+        ("@connection", spec.group == Group::Connection || is_of_connections(spec)),
         ("@transaction", spec.group == Group::Transactions),
         ("@scripting", spec.group == Group::Scripting),
         ("@define", defines(spec)),
@@ -252,7 +257,7 @@ fn describe_keys(spec: &Spec, reply: &mut impl Reply) {
     reply.array(1);
     reply.map(3);
     reply.bulk(b"flags");
-    write_texts(&mut access(spec).iter().copied(), reply);
+    write_texts(&mut access_of(spec, None, true).iter().copied(), reply);
     reply.bulk(b"begin_search");
     reply.map(2);
     reply.bulk(b"type");

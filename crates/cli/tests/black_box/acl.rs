@@ -104,6 +104,42 @@ const LOST: &str = "ACLs rules changed between the moment the transaction was ac
     This command is no longer allowed for the following reason: no permission to ";
 
 #[test]
+fn a_transaction_whose_exec_is_refused_is_over() {
+    for shards in ["1", "3"] {
+        let server = Server::start(&["--shards", shards]);
+        let mut admin = server.client(2);
+        done(&mut admin, "ACL SETUSER ann on >pw ~* -@all +get +set +multi +watch");
+        let mut ann = client_of(&server, "ann");
+        done(&mut ann, "WATCH a");
+        done(&mut ann, "MULTI");
+        done(&mut ann, "SET a 2");
+        let why = refused(&mut ann, "EXEC");
+        assert!(why.starts_with("EXECABORT Transaction discarded because of: NOPERM"), "{why}");
+        assert_eq!(line(&mut ann, "GET a"), Ok(Value::Nil));
+        let why = refused(&mut ann, "EXEC");
+        assert!(why.starts_with("NOPERM"), "{why}");
+    }
+}
+
+#[test]
+fn commands_have_the_categories_of_redis() {
+    let server = Server::start(&[]);
+    let mut admin = server.client(2);
+    done(&mut admin, "ACL SETUSER ann on >pw -@all +@connection");
+    done(&mut admin, "ACL SETUSER eve on >pw +@all -@admin");
+    let (mut ann, mut eve) = (client_of(&server, "ann"), client_of(&server, "eve"));
+    for text in ["COMMAND COUNT", "COMMAND", "WAIT 0 0", "CLIENT ID"] {
+        done(&mut ann, text);
+    }
+    assert!(refused(&mut ann, "INFO").starts_with("NOPERM"));
+    assert!(refused(&mut eve, "ROLE").starts_with("NOPERM"));
+    done(&mut ann, "CLIENT NO-EVICT ON");
+    let clients = text(line(&mut admin, "CLIENT LIST"));
+    let own = clients.lines().find(|line| line.contains("user=ann")).unwrap();
+    assert!(own.contains(" flags=e "), "{own}");
+}
+
+#[test]
 fn exec_refuses_what_lost_its_right_and_executes_the_rest() {
     for shards in ["1", "3"] {
         let server = Server::start(&["--shards", shards]);

@@ -462,3 +462,129 @@ fn metrics_have_the_same_figures() {
         assert!(answer.contains(&format!("\nheadwater_{name} ")), "{name} is not in\n{answer}");
     }
 }
+
+/// Keys that three shards do not have alone.
+const MANY: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+
+#[test]
+fn failures_of_what_several_shards_do_as_one_are_those_of_the_command() {
+    for server in servers() {
+        let client = &mut server.client(2);
+        for key in MANY {
+            let () = cmd("STREAM.APPEND").arg(format!("s{key}")).arg("x").query(client).unwrap();
+            let () = cmd("SET").arg(format!("v{key}")).arg("x").query(client).unwrap();
+        }
+        let () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
+        for key in MANY {
+            let requests: [&[&str]; 4] = [
+                &["RENAME", &format!("no{key}"), &format!("new{key}")],
+                &["RENAMENX", &format!("no{key}"), &format!("new{key}")],
+                &["BITOP", "AND", "to", &format!("s{key}"), &format!("v{key}")],
+                &["LCS", &format!("v{key}"), &format!("s{key}")],
+            ];
+            for words in requests {
+                cmd(words[0]).arg(&words[1..]).query::<Value>(client).unwrap_err();
+            }
+        }
+        let all = MANY.len() as f64;
+        for name in ["rename", "renamenx", "bitop", "lcs"] {
+            assert_eq!(command(client, name), [all, 0.0, all], "{name}");
+        }
+        assert_eq!(command(client, "get"), [0.0; 3], "nobody has sent one");
+        assert_eq!((errors(client, "ERR"), errors(client, "WRONGTYPE")), (2.0 * all, 2.0 * all));
+        assert_eq!(number(client, "stats", "total_error_replies"), 4 * MANY.len() as u64);
+        // Those of a transaction are counted as well.
+        let mut transaction = redis::pipe();
+        transaction.atomic();
+        for key in MANY {
+            transaction.cmd("GET").arg(format!("s{key}"));
+        }
+        transaction.query::<Value>(client).unwrap_err();
+        assert_eq!(command(client, "get"), [all, 0.0, all]);
+        assert_eq!(errors(client, "WRONGTYPE"), 3.0 * all);
+    }
+}
+
+/// The slow commands, oldest first: their words, and the peer and the name of who sent them.
+fn slow(client: &mut Connection) -> Vec<(Vec<String>, String, String)> {
+    type Entry = (u64, u64, u64, Vec<String>, String, String);
+    let all: Vec<Entry> = cmd("SLOWLOG").arg("GET").arg(-1).query(client).unwrap();
+    all.into_iter().rev().map(|(_, _, _, words, peer, name)| (words, peer, name)).collect()
+}
+
+#[test]
+fn slow_commands_are_those_that_clients_have_sent() {
+    for server in servers() {
+        let client = &mut server.client(2);
+        let () = cmd("CLIENT").arg("SETNAME").arg("me").query(client).unwrap();
+        let info: String = cmd("CLIENT").arg("INFO").query(client).unwrap();
+        let own = info.split(' ').find_map(|word| word.strip_prefix("addr=")).unwrap().to_owned();
+        let set = ["CONFIG", "SET", "slowlog-log-slower-than", "0"];
+        let () = cmd(set[0]).arg(&set[1..]).query(client).unwrap();
+        let () = cmd("SLOWLOG").arg("RESET").query(client).unwrap();
+        let mut sent = Vec::new();
+        for key in MANY {
+            for request in [
+                format!("SET k{key} v"),
+                format!("RENAME k{key} other{key}"),
+                format!("BITOP AND to{key} other{key} none{key} k{key}"),
+            ] {
+                let words: Vec<String> = request.split(' ').map(str::to_owned).collect();
+                let () = cmd(&words[0]).arg(&words[1..]).query(client).unwrap();
+                sent.push(words);
+            }
+        }
+        let found = slow(client);
+        let found = found.into_iter().filter(|(words, ..)| words[0] != "SLOWLOG");
+        let expected = sent.iter().map(|words| (words.clone(), own.clone(), "me".to_owned()));
+        assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        // Another name, for requests that others execute as well.
+        let () = cmd("CLIENT").arg("SETNAME").arg("another").query(client).unwrap();
+        let () = cmd("SLOWLOG").arg("RESET").query(client).unwrap();
+        for key in MANY {
+            let () = cmd("SET").arg(key).arg(key).query(client).unwrap();
+        }
+        let () = cmd("MGET").arg(&MANY).query::<Value>(client).map(drop).unwrap();
+        for (words, peer, name) in slow(client) {
+            assert_eq!((&*peer, &*name), (&*own, "another"), "{words:?}");
+        }
+        let refused = cmd("CONFIG")
+            .arg("SET")
+            .arg("slowlog-log-slower-than")
+            .arg(-2)
+            .query::<()>(client)
+            .unwrap_err();
+        assert!(refused.to_string().contains("allowed: -1"), "{refused}");
+    }
+}
+
+#[test]
+fn who_waits_is_slow_once_and_its_failure_counts() {
+    for server in servers() {
+        let client = &mut server.client(2);
+        let set = ["CONFIG", "SET", "slowlog-log-slower-than", "0"];
+        let () = cmd(set[0]).arg(&set[1..]).query(client).unwrap();
+        let () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
+        let () = cmd("SLOWLOG").arg("RESET").query(client).unwrap();
+        for key in MANY {
+            let mut reader = server.socket();
+            reader.send(b"CLIENT ID\r\n");
+            let id = String::from_utf8(reader.until(b"\r\n")).unwrap();
+            let words: [&[u8]; 6] = [b"STREAM.READ", key.as_bytes(), b"0", b"9", b"BLOCK", b"0"];
+            reader.send(&request(&words));
+            let began = Instant::now();
+            let id = id.trim_start_matches(':').trim_end();
+            let mut unblock =
+                || cmd("CLIENT").arg("UNBLOCK").arg(id).arg("ERROR").query::<u64>(client).unwrap();
+            while unblock() == 0 {
+                assert!(began.elapsed() < PATIENCE, "it should wait");
+            }
+            reader.expect(b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
+        }
+        let all = MANY.len() as f64;
+        assert_eq!(command(client, "stream.read"), [all, 0.0, all]);
+        assert_eq!(errors(client, "UNBLOCKED"), all);
+        let reads = slow(client).into_iter().filter(|(words, ..)| words[0] == "STREAM.READ");
+        assert_eq!(reads.count(), 0, "it was not executed while it waited");
+    }
+}

@@ -94,7 +94,7 @@ pub enum Server<'a> {
     Time,
     /// What the server is to others: a master without replicas.
     Role,
-    /// The slowest recent commands.
+    /// The slow commands that were executed last.
     SlowlogGet {
         /// At most this many; `None`: all.
         count: Option<u64>,

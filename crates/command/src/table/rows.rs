@@ -524,7 +524,7 @@ pub static SPECS: &[Spec] = &[
         "Facts about memory.", MEMORY),
     spec!(Slowlog "slowlog" -2, NO_FLAGS, KeyArgs::NONE, Server, "2.2.12",
         "",
-        "The slowest recent commands.", SLOWLOG),
+        "The slow commands that were executed last.", SLOWLOG),
     spec!(Latency "latency" -2, NO_FLAGS, KeyArgs::NONE, Server, "2.8.13",
         "",
         "Latency spikes.", LATENCY),

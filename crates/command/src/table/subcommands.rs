@@ -195,7 +195,7 @@ pub(super) static MEMORY: &[Spec] = &[
 pub(super) static SLOWLOG: &[Spec] = &[
     sub!(SlowlogGet "slowlog" "get" -2, LOG, KeyArgs::NONE, Server, "2.2.12",
         "[count]",
-        "The slowest recent commands."),
+        "The slow commands that were executed last."),
     sub!(SlowlogLen "slowlog" "len" 2, LOG, KeyArgs::NONE, Server, "2.2.12",
         "",
         "How many are remembered."),

@@ -55,6 +55,11 @@ impl Config {
         self.check_doors()?;
         self.http.check_origins()?;
         self.check_users()?;
+        let slow = self.observe.slowlog_microseconds_min;
+        if slow < -1 {
+            let name = "slowlog-microseconds-min";
+            return refuse(format!("{name} is {slow} (allowed: -1 for none, or 0 and more)"));
+        }
         let ceiling = Limits::KEY_BYTES_CEILING;
         let (http, clients) = (&self.http, &self.clients);
         let limits = &self.limits;

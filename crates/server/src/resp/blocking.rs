@@ -102,10 +102,12 @@ impl ShardService {
     pub(super) fn resume_blocked(&mut self, blocked: Blocked, work: &mut Turn<'_>) -> Flow {
         self.forget_blocked(work.connection.id, &blocked);
         if let Some(with_error) = blocked.ended {
-            return self.answered(work, |_, work| {
+            return self.answered(work, |service, work| {
                 if with_error {
-                    let text = "client unblocked via CLIENT UNBLOCK";
+                    let (text, before) = ("client unblocked via CLIENT UNBLOCK", work.out.len());
                     encoder(work).error("UNBLOCKED", format_args!("{text}"));
+                    let request = Some(blocked.request.args());
+                    service.figures.note_late_failure(request, before, work);
                 } else {
                     encoder(work).null();
                 }

@@ -136,8 +136,13 @@ pub(super) fn describe(
         (tracks.is_some(), 't'),
         (tracks.is_some_and(|tracks| tracks.broken), 'R'),
         (tracks.is_some_and(|tracks| tracks.broadcast), 'B'),
+        (session.no_evict, 'e'),
     ] {
         flags.extend(is.then_some(flag));
+    }
+    if session.no_evict {
+        // It says that there is no other flag.
+        flags = flags.replace('N', "");
     }
     let waits = session.waiting.as_deref().and_then(Waiting::request);
     let words = request.map_or(0, |it| it.words) + waits.map_or(0, |words| words.bytes());

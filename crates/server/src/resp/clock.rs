@@ -61,6 +61,17 @@ impl CommandClock {
         self.last = self.read();
     }
 
+    /// When the command under way began, in microseconds of this clock.
+    pub(crate) fn begun(&self) -> u64 {
+        self.last
+    }
+
+    /// The microseconds since then, if they are of interest.
+    pub(crate) fn since(&self, begun: u64) -> Option<u64> {
+        let took = self.read().wrapping_sub(begun);
+        (took >= self.least && !matches!(self.clock, ClockPrecision::None)).then_some(took)
+    }
+
     /// A command has ended and the next one begins; the microseconds it took, if they are of
     /// interest.
     #[inline]

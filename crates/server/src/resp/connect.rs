@@ -230,6 +230,8 @@ fn set_name(session: &mut Session, name: &[u8]) -> bool {
         return false;
     }
     session.identity_mut().name = name.to_vec();
+    // Other shards know it by the name before.
+    session.is_introduced = false;
     true
 }
 

@@ -83,6 +83,9 @@ impl ShardService {
                 && !is_before_authentication(spec.id)
                 && !service.is_allowed(spec, args, work)
             {
+                if spec.id == Id::Exec {
+                    service.discard_for_refusal(before, work);
+                }
                 service.figures.note_rejected(Some(spec), before, work);
                 service.waits.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
@@ -291,7 +294,10 @@ impl ShardService {
             let is_read = flow != Flow::Parked || work.connection.session.is_sending();
             self.track(spec, args, is_read, work);
         }
-        if let Some(lap) = self.figures.clock.lap() {
+        if let Some(lap) = self.figures.clock.lap()
+            && !work.connection.session.is_blocked()
+            && !work.connection.session.is_step()
+        {
             self.note_slow(lap, spec, args, work);
         }
         flow

@@ -1,7 +1,7 @@
 //! Which requests are refused or fail, and with what: as COMMANDSTATS and ERRORSTATS of INFO tell it.
 //!
 //! A request counts where it is executed. What all shards execute each in part counts at the shard of its client, which has
-//! a part as well: a wrong `CONFIG SET` is one error, whatever the number of shards.
+//! a part as well: a wrong `CONFIG SET` is one error, whatever the number of shards. So does what several shards execute step by step.
 
 use super::reply::Form;
 use super::{ShardService, Turn};
@@ -29,7 +29,7 @@ impl ShardService {
     #[cold]
     fn note_failed(&mut self, spec: &'static Spec, args: Args<'_>, before: usize, work: &Turn<'_>) {
         let is_rejected = core::mem::take(&mut self.figures.stats.is_rejected);
-        if self.is_counted_elsewhere(spec, args, work) {
+        if work.connection.session.is_step() || self.is_counted_elsewhere(spec, args, work) {
             return;
         }
         if is_rejected {

@@ -438,6 +438,7 @@ impl Service for ShardService {
         let id = connection.id;
         self.pushes.forget_subscriptions(id, &mut connection.session);
         self.forget_monitor(id, &mut connection.session);
+        self.forget_introduced(connection);
         self.forget_backup(id, &mut connection.session);
         self.forget_range_watches(&mut connection.session);
         self.forget_watches(&mut connection.session);

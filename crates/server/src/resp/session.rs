@@ -177,7 +177,7 @@ pub(crate) struct RemoteSession {
     pub(crate) origin: Origin,
     /// Names what is executed.
     pub(crate) id: u64,
-    /// Its answer tells the digests of this shard's transactions.
+    /// It is a step of what several shards do as one: its answer tells the digests of this shard's transactions.
     pub(crate) wants_digests: bool,
     /// The beginning of its answer, while it waits.
     pub(crate) partial: Vec<u8>,
@@ -230,6 +230,8 @@ pub(crate) struct Session {
     pub(crate) monitors: bool,
     /// It has begun a backup, which ends with it.
     pub(crate) backs_up: bool,
+    /// Other shards of the process know its peer and its name.
+    pub(crate) is_introduced: bool,
     /// CLIENT NO-EVICT.
     pub(crate) no_evict: bool,
     /// CLIENT NO-TOUCH.
@@ -398,6 +400,18 @@ impl Session {
     #[inline]
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self.across, Across::Remote(_))
+    }
+
+    /// Whether what is executed for it is a step of what its client's shard coordinates, and answers.
+    #[inline]
+    pub(crate) fn is_step(&self) -> bool {
+        matches!(&self.across, Across::Remote(remote) if remote.wants_digests)
+    }
+
+    /// Whether its request waits for another client, and has not done its work.
+    #[inline]
+    pub(crate) fn is_blocked(&self) -> bool {
+        matches!(self.waiting.as_deref(), Some(Waiting::Blocked(_)))
     }
 
     /// Whether a part of a transaction over several shards is executed for it.

@@ -1,7 +1,9 @@
 //! SLOWLOG and LATENCY: which commands took long.
 
+use super::session::{Across, Origin, Session};
 use super::stats::all_specs;
 use super::{Flow, ShardService, Turn, encoder};
+use crate::connection::Connection;
 use crate::log::event;
 use crate::resp::parts::Figures;
 use headwater_base::Millis;
@@ -9,7 +11,7 @@ use headwater_base::text::redact_words;
 use headwater_command::{Args, Flags, OwnedArgs, Reply, Spec};
 use headwater_protocol::resp::find;
 use std::borrow::Cow;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Arguments that an entry keeps, and bytes of each; the rest is counted.
@@ -51,6 +53,21 @@ struct Remembered {
     /// Per event: seconds since the epoch, and the worst milliseconds within that second.
     spikes: [VecDeque<(u64, u64)>; 2],
     worst: [u64; 2],
+    /// Who the clients are that other shards execute requests of.
+    clients: HashMap<Origin, Client>,
+}
+
+/// Who a client is, as an entry shows it.
+#[derive(Clone, Debug)]
+struct Client {
+    peer: String,
+    name: Vec<u8>,
+}
+
+impl Client {
+    fn of(connection: &Connection<Session>) -> Self {
+        Self { peer: connection.peer.to_string(), name: connection.session.name().to_vec() }
+    }
 }
 
 impl SlowCommands {
@@ -111,7 +128,7 @@ pub(super) fn first_hidden(name: &str, args: &[&[u8]]) -> usize {
     match name {
         "auth" => 1,
         "hello" => (1..args.len()).find(auth).map_or(usize::MAX, |at| at + 1),
-        "acl|setuser" => 3,
+        "acl|setuser" | "acl|getuser" | "acl|deluser" => 2,
         // What it asks about is a command with its words.
         "acl|dryrun" => {
             let asked: OwnedArgs = args.iter().skip(DRY_RUN).copied().collect();
@@ -209,23 +226,62 @@ impl ShardService {
             self.figures.slowlog.slow.with(|slow| slow.spike(usize::from(is_fast), at, millis));
         }
         let slow = u64::try_from(observe.slowlog_microseconds_min).is_ok_and(|min| micros >= min);
-        if slow {
-            let (command, keys, peer) = (told.name, told.keys, &work.connection.peer);
+        if !slow {
+            return;
+        }
+        let client = self.client_of(work.connection);
+        {
+            let (command, keys, peer) = (told.name, told.keys, &client.peer);
             event!(info, "slow", "slow_command", command, keys, micros, %peer, "a command took long");
         }
-        let Some(words) = words.filter(|_| slow && observe.slowlog_entries_max > 0) else { return };
+        let Some(words) = words.filter(|_| observe.slowlog_entries_max > 0) else { return };
         self.figures.slowlog.slow.with(|slow| {
             slow.entries.push_back(Entry {
                 id: slow.next_id,
                 at,
                 micros,
                 arguments: remembered(told.name, words),
-                client: work.connection.peer.to_string(),
-                name: work.connection.session.name().to_vec(),
+                client: client.peer,
+                name: client.name,
             });
             slow.next_id += 1;
             slow.shrink(observe.slowlog_entries_max);
         });
+    }
+
+    /// Who has sent a request that is executed here.
+    fn client_of(&self, connection: &Connection<Session>) -> Client {
+        let of_others = match &connection.session.across {
+            Across::Remote(remote) => {
+                self.figures.slowlog.slow.with(|slow| slow.clients.get(&remote.origin).cloned())
+            }
+            _ => None,
+        };
+        of_others.unwrap_or_else(|| Client::of(connection))
+    }
+
+    /// Has the other shards of the process know who asks them, in case that takes long.
+    #[inline]
+    pub(super) fn introduce(&self, work: &mut Turn<'_>) {
+        if !work.connection.session.is_introduced {
+            self.introduce_anew(work);
+        }
+    }
+
+    #[cold]
+    fn introduce_anew(&self, work: &mut Turn<'_>) {
+        work.connection.session.is_introduced = true;
+        let origin = Origin { shard: self.others.me(), session: work.connection.id };
+        let client = Client::of(work.connection);
+        self.figures.slowlog.slow.with(|slow| slow.clients.insert(origin, client));
+    }
+
+    /// A client of this shard has gone.
+    pub(super) fn forget_introduced(&self, connection: &Connection<Session>) {
+        if self.others.shards.is_some() && !connection.session.is_remote() {
+            let origin = Origin { shard: self.others.me(), session: connection.id };
+            self.figures.slowlog.slow.with(|slow| slow.clients.remove(&origin));
+        }
     }
 
     /// LATENCY DOCTOR.

@@ -9,7 +9,7 @@ use super::kept::removes;
 use super::session::{Queue, Session, Waiting};
 use super::{Flow, ShardService, Turn, encoder, times};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
-use headwater_engine::{Stop, Ticket};
+use headwater_engine::{EngineError, Stop, Ticket};
 use headwater_protocol::resp::{decode, find};
 
 /// EXEC looks so often whether all is there that it needs. Where memory is so short that each load evicts what
@@ -72,7 +72,10 @@ impl ShardService {
             let most = clients.request_bytes_max;
             Some(format!("more than {most} bytes in one transaction (request-bytes-max)"))
         } else if !has_room {
-            Some(String::from("no room within 'maxmemory' to queue the command"))
+            queue.broken = true;
+            let error = EngineError::OutOfMemory;
+            encoder(work).error(error.code(), format_args!("{error}"));
+            return Flow::Next;
         } else {
             None
         };
@@ -217,6 +220,20 @@ impl ShardService {
             }
         }
         waits
+    }
+
+    /// EXEC is refused to its user, as is written behind the first `before` bytes: the transaction is over.
+    #[cold]
+    pub(super) fn discard_for_refusal(&mut self, before: usize, work: &mut Turn<'_>) {
+        if work.connection.session.queue.is_none() {
+            return;
+        }
+        self.discard(&mut work.connection.session);
+        let line = String::from_utf8_lossy(work.out.get(before..).unwrap_or_default()).into_owned();
+        work.out.truncate(before);
+        let why = line.trim_start_matches('-').trim_end();
+        let text = format_args!("Transaction discarded because of: {why}");
+        encoder(work).error("EXECABORT", text);
     }
 
     /// What EXEC needs cannot be had: nothing of the transaction is executed.

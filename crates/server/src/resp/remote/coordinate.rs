@@ -7,7 +7,8 @@
 use super::asks::MOVED;
 use super::locks::{LOCK_WAIT_MAX, queue_of};
 use super::{after_of, copies_of, pending_of};
-use crate::resp::parts::OtherShards;
+use crate::resp::errors::is_refusal;
+use crate::resp::parts::{Figures, OtherShards};
 use crate::resp::session::{Queue, Waiting};
 use crate::resp::{Flow, NotAllowed, ShardService, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec};
@@ -31,6 +32,10 @@ pub(crate) struct Coordinated {
     refused: BTreeMap<usize, NotAllowed>,
     /// It has watched keys.
     watches: bool,
+    /// The client has waited for it: nobody else counts what comes of it, and how long it took.
+    has_waited: bool,
+    /// When it began, in microseconds.
+    begun: u64,
     /// Its number among those of which shards keep records, once they do.
     number: Option<u64>,
     /// Answers to those that the session has executed itself.
@@ -113,10 +118,17 @@ impl ShardService {
         let Some(shards) = &self.others.shards else { return Flow::Next };
         pending_of(&mut work.connection.session, shards).begin_answer();
         let watches = !plan.watches_at.is_empty();
-        let (transaction, number, own) = (Transaction::new(plan), None, VecDeque::new());
-        let coordinated =
-            Coordinated { transaction, requests, is_exec, refused, watches, number, own };
-        let coordinated = Box::new(coordinated);
+        let coordinated = Box::new(Coordinated {
+            transaction: Transaction::new(plan),
+            requests,
+            is_exec,
+            refused,
+            watches,
+            has_waited: false,
+            begun: self.figures.clock.begun(),
+            number: None,
+            own: VecDeque::new(),
+        });
         let flow = self.take_steps(coordinated, Vec::new(), work);
         Self::end_coordinated(flow, work);
         flow
@@ -175,6 +187,7 @@ impl ShardService {
                     if let Some(pending) = session.pending() {
                         pending.blocks = true;
                     }
+                    coordinated.has_waited = true;
                     session.waiting = Some(Box::new(Waiting::Coordinated(coordinated)));
                     return Flow::Parked;
                 }
@@ -277,6 +290,8 @@ impl ShardService {
                     {
                         self.figures.stats.count(spec.id);
                     }
+                    let is_elsewhere = !matches!(answer, ItemAnswer::Here | ItemAnswer::Own);
+                    let before = work.out.len();
                     match answer {
                         ItemAnswer::Typed(bytes) => {
                             Answer::whole(bytes)
@@ -303,6 +318,10 @@ impl ShardService {
                             work.out.extend_from_slice(&answer);
                         }
                     }
+                    let counts = coordinated.is_exec || coordinated.has_waited;
+                    if is_elsewhere && counts && is_refusal(before, work) {
+                        self.figures.note_late_failure(Some(request.args()), before, work);
+                    }
                 }
             }
             Finished::Changed => encoder(work).null_array(),
@@ -311,7 +330,7 @@ impl ShardService {
                 let error = EngineError::KeysInTheWay(keys);
                 let before = work.out.len();
                 encoder(work).error(error.code(), format_args!("{error}"));
-                self.figures.note_error(before, work);
+                self.figures.note_refused(coordinated, before, work);
             }
             Finished::Refused(error) if is_moved(&error) => {
                 return self.begin_anew(coordinated, work);
@@ -321,9 +340,10 @@ impl ShardService {
                 Answer::whole(&error)
                     .into_iter()
                     .for_each(|error| error.replay(&mut encoder(work)));
-                self.figures.note_error(before, work);
+                self.figures.note_refused(coordinated, before, work);
             }
         }
+        self.note_slow_coordinated(coordinated, work);
         if coordinated.is_exec && !is_done {
             // Not all have looked at what they watch.
             self.unwatch_remote(work);
@@ -337,6 +357,31 @@ impl ShardService {
             tracks.caching = false;
         }
         flow
+    }
+}
+
+impl ShardService {
+    /// Has SLOWLOG know of a command that the client has waited for, if it took long.
+    fn note_slow_coordinated(&mut self, coordinated: &Coordinated, work: &Turn<'_>) {
+        if coordinated.has_waited
+            && !coordinated.is_exec
+            && let Some(request) = coordinated.requests.first()
+            && let Some(took) = self.figures.clock.since(coordinated.begun)
+            && let Ok(spec) = find(request.args())
+        {
+            self.note_slow(took, spec, request.args(), work);
+        }
+    }
+}
+
+impl Figures {
+    /// What is coordinated was refused as a whole, and the refusal is behind the first `before` bytes. Where the client has not waited, whoever executes the request
+    /// counts that.
+    fn note_refused(&mut self, coordinated: &Coordinated, before: usize, work: &Turn<'_>) {
+        if coordinated.has_waited {
+            let request = coordinated.requests.first().filter(|_| !coordinated.is_exec);
+            self.note_late_failure(request.map(OwnedArgs::args), before, work);
+        }
     }
 }
 

@@ -218,6 +218,7 @@ impl ShardService {
         (kind, silent): (Kind, bool),
         work: &mut Turn<'_>,
     ) {
+        self.introduce(work);
         let placement = self.placement_digest();
         let user = self.asker_for(ask, work.connection.id);
         let Some(shards) = &mut self.others.shards else { return };
@@ -233,6 +234,7 @@ impl ShardService {
 
     /// Has a shard execute a part of the last request of several parts.
     fn ask_part(&mut self, at: Shard, kind: Kind, ask: &Ask<'_>, work: &mut Turn<'_>) {
+        self.introduce(work);
         let placement = self.placement_digest();
         let user = self.asker_for(ask, work.connection.id);
         let Some(shards) = &mut self.others.shards else { return };
