@@ -346,7 +346,7 @@ impl Reader {
         self.seen = seen.ok_or_else(|| Error::broken("no snapshot"))?;
         let (mut answers, mut beside) = (Vec::new(), Vec::new());
         let mut left = queries.iter();
-        for (fetch, query) in left.by_ref() {
+        while let Some((fetch, query)) = left.next() {
             let mut pairs = Pairs::new(query, shared.settings.load_bytes_max);
             let mut held = Held::new(&shared.room, 1, Instant::now());
             let (mut full, mut room) = (None, Vec::new());
@@ -361,7 +361,11 @@ impl Reader {
             }) {
                 Ok(()) => match full {
                     // Those before it are let go once they are stored.
-                    Some(Full::Beside) => beside.push(*fetch),
+                    Some(Full::Beside) => {
+                        beside.push(*fetch);
+                        // Nothing is stored before this turn ends: there is no room for the others either.
+                        beside.extend(left.by_ref().map(|(fetch, _)| *fetch));
+                    }
                     Some(why) => answers.push((*fetch, Err(refusal(why.to_string())))),
                     None => {
                         let mut pairs = pairs.end();

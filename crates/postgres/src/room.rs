@@ -5,7 +5,7 @@
 //! So all of it together is no more than the large one's share, a little for each thread, and what may be told.
 //!
 //! # Invariants
-//! - R1. A load that has rows and is not large waits for nobody: the threads end what they have begun, and none waits for another in a circle.
+//! - R1. A load that has rows and is not large waits for no other load: the threads end what they have begun, and none waits for another in a circle.
 //! - R2. For what a load takes beyond a little, room was made before.
 
 use headwater_base::source::Sink;
@@ -116,7 +116,8 @@ impl Room {
     }
 
     pub(crate) fn set_bound(&self, bytes: Option<u64>) {
-        self.bound.store(bytes.unwrap_or(0), Ordering::Relaxed);
+        // Nothing at all is a bound as well.
+        self.bound.store(bytes.map_or(0, |bytes| bytes.max(1)), Ordering::Relaxed);
     }
 
     /// This many bytes, or a part of the bound where that is less; never less than a connection needs.

@@ -110,7 +110,8 @@ fn a_transaction_whose_exec_is_refused_is_over() {
         let mut admin = server.client(2);
         done(&mut admin, "ACL SETUSER ann on >pw ~* -@all +get +set +multi +watch");
         let mut ann = client_of(&server, "ann");
-        done(&mut ann, "WATCH a");
+        let keys = ["a", "b", "c", "d", "e", "f"];
+        done(&mut ann, &format!("WATCH {}", keys.join(" ")));
         done(&mut ann, "MULTI");
         done(&mut ann, "SET a 2");
         let why = refused(&mut ann, "EXEC");
@@ -118,6 +119,12 @@ fn a_transaction_whose_exec_is_refused_is_over() {
         assert_eq!(line(&mut ann, "GET a"), Ok(Value::Nil));
         let why = refused(&mut ann, "EXEC");
         assert!(why.starts_with("NOPERM"), "{why}");
+        // Nothing is watched any more, wherever its key lives.
+        keys.iter().for_each(|key| done(&mut admin, &format!("SET {key} 1")));
+        done(&mut admin, "ACL SETUSER ann +exec");
+        done(&mut ann, "MULTI");
+        done(&mut ann, "GET a");
+        assert!(matches!(line(&mut ann, "EXEC"), Ok(Value::Array(_))));
     }
 }
 

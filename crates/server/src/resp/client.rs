@@ -129,7 +129,7 @@ pub(super) fn describe(
         () if session.is_subscriber() => "P",
         () if session.queue.is_some() => "x",
         () if is_waiting => "b",
-        () if tracks.is_some() => "",
+        () if tracks.is_some() || session.no_evict => "",
         () => "N",
     });
     for (is, flag) in [
@@ -139,10 +139,6 @@ pub(super) fn describe(
         (session.no_evict, 'e'),
     ] {
         flags.extend(is.then_some(flag));
-    }
-    if session.no_evict {
-        // It says that there is no other flag.
-        flags = flags.replace('N', "");
     }
     let waits = session.waiting.as_deref().and_then(Waiting::request);
     let words = request.map_or(0, |it| it.words) + waits.map_or(0, |words| words.bytes());

@@ -61,9 +61,9 @@ impl CommandClock {
         self.last = self.read();
     }
 
-    /// When the command under way began, in microseconds of this clock.
-    pub(crate) fn begun(&self) -> u64 {
-        self.last
+    /// The time of this clock, in microseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.read()
     }
 
     /// The microseconds since then, if they are of interest.

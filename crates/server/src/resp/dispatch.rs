@@ -294,7 +294,8 @@ impl ShardService {
             let is_read = flow != Flow::Parked || work.connection.session.is_sending();
             self.track(spec, args, is_read, work);
         }
-        if let Some(lap) = self.figures.clock.lap()
+        let lap = self.figures.clock.lap();
+        if let Some(lap) = lap
             && !work.connection.session.is_blocked()
             && !work.connection.session.is_step()
         {
@@ -362,7 +363,7 @@ impl ShardService {
             {
                 // Between MULTI and EXEC, EXEC alone waits.
                 if work.connection.session.queue.is_some() {
-                    self.discard(&mut work.connection.session);
+                    self.discard(work);
                 }
                 Flow::Next
             }
@@ -391,7 +392,7 @@ impl ShardService {
         if most > 0 && may_end && self.time.uptime >= postponed.since + most {
             self.node.engine_mut().forget_ticket(postponed.ticket);
             if work.connection.session.queue.is_some() {
-                self.discard(&mut work.connection.session);
+                self.discard(work);
             }
             return self.answered(work, |service, work| {
                 let before = work.out.len();
@@ -426,6 +427,9 @@ impl ShardService {
                 if session.unrestricted {
                     session.queue.iter_mut().for_each(|queue| queue.refused.clear());
                 } else if !service.is_allowed(spec, args, work) {
+                    if spec.id == Id::Exec {
+                        service.discard_for_refusal(before, work);
+                    }
                     service.note_outcome(spec, args, before, work);
                     return Flow::Next;
                 }

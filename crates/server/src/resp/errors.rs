@@ -1,7 +1,8 @@
 //! Which requests are refused or fail, and with what: as COMMANDSTATS and ERRORSTATS of INFO tell it.
 //!
 //! A request counts where it is executed. What all shards execute each in part counts at the shard of its client, which has
-//! a part as well: a wrong `CONFIG SET` is one error, whatever the number of shards. So does what several shards execute step by step.
+//! a part as well: a wrong `CONFIG SET` is one error, whatever the number of shards. What several shards execute step by step counts
+//! at the shard of its client, too, which answers it.
 
 use super::reply::Form;
 use super::{ShardService, Turn};

@@ -6,7 +6,7 @@
 //!   follow it.
 
 use super::ShardService;
-use crate::memory::POSTPONED_PATIENCE;
+use crate::memory::STORE_LOOK;
 use crate::sources::RoomAnswer;
 use headwater_base::KeyRange;
 use headwater_base::source::{FetchId, Loaded, LoadedPart, Portion};
@@ -18,6 +18,9 @@ pub(super) const PAIR_BYTES: usize = 64;
 
 /// Pairs of an answer that are looked at for what all of them will take.
 const PAIRS_LOOKED_AT: usize = 4096;
+
+/// How long the rows of a load wait for those of others to be stored, in milliseconds.
+const ROWS_PATIENCE: u64 = 1000;
 
 /// What a load has brought.
 #[derive(Debug)]
@@ -93,11 +96,13 @@ impl ShardService {
         }
         let comes = self.bound.gauge.gains_soon();
         self.bound.gauge.begin_command();
-        let frees = waited < POSTPONED_PATIENCE && self.stores.hub.inbox.memory().has_answers();
-        match (fits, comes || frees) {
-            (true, _) => RoomAnswer::There,
-            (false, true) => RoomAnswer::Comes,
-            (false, false) => RoomAnswer::None,
+        match () {
+            () if fits => RoomAnswer::There,
+            () if comes => RoomAnswer::Comes,
+            () if waited < ROWS_PATIENCE && self.stores.hub.inbox.memory().has_answers() => {
+                RoomAnswer::Frees
+            }
+            () => RoomAnswer::None,
         }
     }
 
@@ -118,7 +123,7 @@ impl ShardService {
         if !is_behind {
             let bytes = brought.bytes(self.node.engine());
             let room = self.make_room_for_load(bytes, 0);
-            if room != RoomAnswer::Comes {
+            if !matches!(room, RoomAnswer::Comes | RoomAnswer::Frees) {
                 return self.give_loaded(source, fetch, brought, room == RoomAnswer::There);
             }
         }
@@ -128,12 +133,16 @@ impl ShardService {
 
     /// Tries again what there was no room for.
     pub(super) fn take_late_loads(&mut self) {
+        if self.time.uptime < self.waits.late_loads_at {
+            return;
+        }
         while let Some(late) = self.waits.late_loads.pop_front() {
             let bytes = late.brought.bytes(self.node.engine());
             let waited = self.time.uptime.saturating_sub(late.since);
             let room = self.make_room_for_load(bytes, waited);
-            if room == RoomAnswer::Comes {
+            if matches!(room, RoomAnswer::Comes | RoomAnswer::Frees) {
                 self.waits.late_loads.push_front(late);
+                self.waits.late_loads_at = self.time.uptime + STORE_LOOK;
                 return;
             }
             let fits = room == RoomAnswer::There;

@@ -144,6 +144,8 @@ pub(crate) struct Waits {
     pub(super) pause: Pause,
     /// What was loaded and waits for room.
     pub(super) late_loads: VecDeque<LateLoad>,
+    /// Before then they are not tried again.
+    pub(super) late_loads_at: u64,
     /// Sessions that wait for the end of `exclusive`, or of `quiesces`.
     pub(crate) blocked_sessions: Vec<ConnectionId>,
 }
@@ -162,6 +164,7 @@ impl Waits {
             blocking: Blocking::default(),
             pause: Pause::default(),
             late_loads: VecDeque::new(),
+            late_loads_at: 0,
             blocked_sessions: Vec::new(),
         }
     }

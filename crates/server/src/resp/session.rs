@@ -232,6 +232,8 @@ pub(crate) struct Session {
     pub(crate) backs_up: bool,
     /// Other shards of the process know its peer and its name.
     pub(crate) is_introduced: bool,
+    /// They did, if by another name.
+    pub(crate) was_introduced: bool,
     /// CLIENT NO-EVICT.
     pub(crate) no_evict: bool,
     /// CLIENT NO-TOUCH.

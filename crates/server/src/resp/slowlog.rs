@@ -270,7 +270,8 @@ impl ShardService {
 
     #[cold]
     fn introduce_anew(&self, work: &mut Turn<'_>) {
-        work.connection.session.is_introduced = true;
+        let session = &mut work.connection.session;
+        (session.is_introduced, session.was_introduced) = (true, true);
         let origin = Origin { shard: self.others.me(), session: work.connection.id };
         let client = Client::of(work.connection);
         self.figures.slowlog.slow.with(|slow| slow.clients.insert(origin, client));
@@ -278,7 +279,7 @@ impl ShardService {
 
     /// A client of this shard has gone.
     pub(super) fn forget_introduced(&self, connection: &Connection<Session>) {
-        if self.others.shards.is_some() && !connection.session.is_remote() {
+        if connection.session.was_introduced {
             let origin = Origin { shard: self.others.me(), session: connection.id };
             self.figures.slowlog.slow.with(|slow| slow.clients.remove(&origin));
         }
@@ -441,7 +442,7 @@ mod tests {
                 "CONFIG SET timeout 5 RequirePass hunter2 maxclients 7",
                 "CONFIG SET timeout 5 RequirePass (redacted) maxclients 7",
             ),
-            ("acl|setuser", "ACL SETUSER ann >hunter2", "ACL SETUSER ann (redacted)"),
+            ("acl|setuser", "ACL SETUSER ann >hunter2", "ACL SETUSER (redacted) (redacted)"),
             ("acl|dryrun", "ACL DRYRUN ann AUTH hunter2", "ACL DRYRUN ann AUTH (redacted)"),
             ("acl|dryrun", "ACL DRYRUN ann GET k", "ACL DRYRUN ann GET k"),
             (

@@ -228,18 +228,19 @@ impl ShardService {
         if work.connection.session.queue.is_none() {
             return;
         }
-        self.discard(&mut work.connection.session);
         let line = String::from_utf8_lossy(work.out.get(before..).unwrap_or_default()).into_owned();
         work.out.truncate(before);
+        self.discard(work);
         let why = line.trim_start_matches('-').trim_end();
         let text = format_args!("Transaction discarded because of: {why}");
         encoder(work).error("EXECABORT", text);
     }
 
     /// What EXEC needs cannot be had: nothing of the transaction is executed.
-    pub(super) fn discard(&mut self, session: &mut Session) {
-        session.queue = None;
-        self.forget_watches(session);
+    pub(super) fn discard(&mut self, work: &mut Turn<'_>) {
+        work.connection.session.queue = None;
+        self.forget_watches(&mut work.connection.session);
+        self.unwatch_remote(work);
     }
 
     /// Executes the requests of a transaction from `next` on.

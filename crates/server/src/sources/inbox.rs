@@ -120,6 +120,8 @@ struct RoomAnswers {
 pub(crate) enum RoomAnswer {
     /// There is none, and nothing more can go.
     None,
+    /// There will be some when rows that wait are stored, or refused.
+    Frees,
     /// There will be some in a moment.
     Comes,
     /// There is.
@@ -189,7 +191,7 @@ pub(super) struct Slots {
 pub(crate) struct SourceMemory {
     /// Bytes that room was made for, and that may not have been taken yet.
     promised: AtomicUsize,
-    /// How many answers with rows are in inboxes.
+    /// How many answers of loads with rows are in inboxes.
     answers: AtomicUsize,
 }
 
@@ -204,7 +206,7 @@ impl SourceMemory {
         self.answers.load(Ordering::Relaxed) > 0
     }
 
-    /// An answer was taken out of its inbox, and the rows of those before it have been.
+    /// An answer was taken out of its inbox.
     pub(crate) fn end_answer(&self, told: &Told) {
         if told.has_rows() {
             self.answers.fetch_sub(1, Ordering::Relaxed);
@@ -214,7 +216,8 @@ impl SourceMemory {
 
 impl Told {
     fn has_rows(&self) -> bool {
-        matches!(self, Self::News(News::Loaded { answer: Ok(_), .. } | News::LoadedPart { .. }))
+        // Where an answer has few rows, they are not worth waiting for.
+        matches!(self, Self::News(News::LoadedPart { .. }))
     }
 }
 
@@ -287,9 +290,12 @@ impl Slot {
         if told.has_rows() {
             self.memory.answers.fetch_add(1, Ordering::Relaxed);
         }
-        let told = self.sender.send((tag.clone(), told)).is_ok();
+        let sent = self.sender.send((tag.clone(), told));
+        if let Err(refused) = &sent {
+            self.memory.end_answer(&refused.0.1);
+        }
         self.bell.ring();
-        told
+        sent.is_ok()
     }
 }
 
@@ -357,20 +363,22 @@ impl Sink for Outlets {
     fn make_room(&self, bytes: usize) -> bool {
         let Some(memory) = self.memory() else { return false };
         memory.promised.fetch_add(bytes, Ordering::Relaxed);
+        let mut last = RoomAnswer::None;
         for _ in 0..ROOM_TRIES {
             let asked = AskedRoom::of(self.slots.all.len());
             let told = self.to_all(&|| Told::Taking { asked: asked.clone() });
-            match asked.wait(ROOM_PATIENCE) {
-                RoomAnswer::Comes if told => std::thread::sleep(ROOM_PAUSE),
+            last = asked.wait(ROOM_PATIENCE);
+            match last {
+                RoomAnswer::Comes | RoomAnswer::Frees if told => std::thread::sleep(ROOM_PAUSE),
                 RoomAnswer::There if told => return true,
-                _ => {
-                    self.took(bytes);
-                    return false;
-                }
+                _ => break,
             }
         }
-        // What a load asks for at a time is little beside the bound: it goes on, and data is evicted for it sooner or later.
-        true
+        // What a load asks for at a time is little beside the bound: where others give some back it goes on, and data is evicted for it sooner or later.
+        if last != RoomAnswer::Comes {
+            self.took(bytes);
+        }
+        last == RoomAnswer::Comes
     }
 
     fn took(&self, bytes: usize) {

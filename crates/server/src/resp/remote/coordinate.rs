@@ -10,6 +10,7 @@ use super::{after_of, copies_of, pending_of};
 use crate::resp::errors::is_refusal;
 use crate::resp::parts::{Figures, OtherShards};
 use crate::resp::session::{Queue, Waiting};
+use crate::resp::slowlog::Told;
 use crate::resp::{Flow, NotAllowed, ShardService, Turn, encoder};
 use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec};
 use headwater_engine::EngineError;
@@ -125,7 +126,7 @@ impl ShardService {
             refused,
             watches,
             has_waited: false,
-            begun: self.figures.clock.begun(),
+            begun: self.figures.clock.now(),
             number: None,
             own: VecDeque::new(),
         });
@@ -284,13 +285,13 @@ impl ShardService {
                         self.refuse_queued(why, request.args(), work);
                         continue;
                     }
+                    let is_elsewhere = !matches!(answer, ItemAnswer::Here | ItemAnswer::Own);
                     if coordinated.is_exec
-                        && !matches!(answer, ItemAnswer::Here | ItemAnswer::Own)
+                        && is_elsewhere
                         && let Ok(spec) = find(request.args())
                     {
                         self.figures.stats.count(spec.id);
                     }
-                    let is_elsewhere = !matches!(answer, ItemAnswer::Here | ItemAnswer::Own);
                     let before = work.out.len();
                     match answer {
                         ItemAnswer::Typed(bytes) => {
@@ -361,12 +362,17 @@ impl ShardService {
 }
 
 impl ShardService {
-    /// Has SLOWLOG know of a command that the client has waited for, if it took long.
+    /// Has SLOWLOG know of a command that the client has waited for, if it took long; of a transaction's requests nobody knows how long each took, so EXEC stands for
+    /// all of them.
     fn note_slow_coordinated(&mut self, coordinated: &Coordinated, work: &Turn<'_>) {
-        if coordinated.has_waited
-            && !coordinated.is_exec
-            && let Some(request) = coordinated.requests.first()
-            && let Some(took) = self.figures.clock.since(coordinated.begun)
+        if !coordinated.has_waited {
+            return;
+        }
+        let Some(took) = self.figures.clock.since(coordinated.begun) else { return };
+        if coordinated.is_exec {
+            let told = Told { name: "exec", keys: 0 };
+            self.note_slow_words(took, false, &told, Some(&[b"EXEC"]), work);
+        } else if let Some(request) = coordinated.requests.first()
             && let Ok(spec) = find(request.args())
         {
             self.note_slow(took, spec, request.args(), work);

@@ -409,7 +409,7 @@ impl ShardService {
         match turn {
             LockTurn::Late => {
                 if work.connection.session.queue.is_some() {
-                    self.discard(&mut work.connection.session);
+                    self.discard(work);
                 }
                 encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
                 Flow::Next
