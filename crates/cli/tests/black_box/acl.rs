@@ -141,9 +141,10 @@ fn commands_have_the_categories_of_redis() {
     assert!(refused(&mut ann, "INFO").starts_with("NOPERM"));
     assert!(refused(&mut eve, "ROLE").starts_with("NOPERM"));
     done(&mut ann, "CLIENT NO-EVICT ON");
+    done(&mut ann, "CLIENT NO-TOUCH ON");
     let clients = text(line(&mut admin, "CLIENT LIST"));
     let own = clients.lines().find(|line| line.contains("user=ann")).unwrap();
-    assert!(own.contains(" flags=e "), "{own}");
+    assert!(own.contains(" flags=eT "), "{own}");
 }
 
 #[test]

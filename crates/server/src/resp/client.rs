@@ -129,7 +129,7 @@ pub(super) fn describe(
         () if session.is_subscriber() => "P",
         () if session.queue.is_some() => "x",
         () if is_waiting => "b",
-        () if tracks.is_some() || session.no_evict => "",
+        () if tracks.is_some() || session.no_evict || session.no_touch => "",
         () => "N",
     });
     for (is, flag) in [
@@ -137,6 +137,7 @@ pub(super) fn describe(
         (tracks.is_some_and(|tracks| tracks.broken), 'R'),
         (tracks.is_some_and(|tracks| tracks.broadcast), 'B'),
         (session.no_evict, 'e'),
+        (session.no_touch, 'T'),
     ] {
         flags.extend(is.then_some(flag));
     }

@@ -414,8 +414,8 @@ fn tell_health(source: &str, health: &Health) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_base::KeyRange;
-    use headwater_base::source::Written;
+    use headwater_base::source::{LoadedPart, Written};
+    use headwater_base::{KeyRange, PackedPairs};
 
     fn shared(inboxes: &[Inbox]) -> Outlets {
         let slots = Slots { first: Shard(0), all: inboxes.iter().map(Inbox::slot).collect() };
@@ -443,6 +443,59 @@ mod tests {
             other => panic!("{other:?}"),
         });
         assert!(seen.eq((0..count).map(|position| ("shop", position))));
+    }
+
+    /// What a source gets that asks for room, where a shard always says so.
+    fn asks(answer: RoomAnswer) -> (bool, usize) {
+        let inbox = Inbox::new(&Arc::default());
+        let sink = shared(std::slice::from_ref(&inbox));
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| sink.make_room(100));
+            while !asking.is_finished() {
+                for (_, told) in inbox.take() {
+                    let Told::Taking { asked } = told else { panic!("{told:?}") };
+                    assert_eq!(inbox.memory().promised(), 100);
+                    asked.answer(answer);
+                }
+                std::thread::yield_now();
+            }
+            (asking.join().unwrap(), inbox.memory().promised())
+        })
+    }
+
+    #[test]
+    fn room_is_promised_until_it_is_taken() {
+        assert_eq!(asks(RoomAnswer::There), (true, 100));
+        assert_eq!(asks(RoomAnswer::None), (false, 0));
+        // It comes later where others give some back, and not because rows wait that get none themselves.
+        assert_eq!(asks(RoomAnswer::Comes), (true, 100));
+        assert_eq!(asks(RoomAnswer::Frees), (false, 0));
+        let inbox = Inbox::new(&Arc::default());
+        let sink = shared(std::slice::from_ref(&inbox));
+        inbox.memory().promised.store(100, Ordering::Relaxed);
+        sink.took(60);
+        assert_eq!(inbox.memory().promised(), 40);
+    }
+
+    #[test]
+    fn rows_wait_until_they_are_taken() {
+        let inbox = Inbox::new(&Arc::default());
+        let sink = shared(std::slice::from_ref(&inbox));
+        let fetch = FetchId(of_all(Shard(0), 1));
+        let part = || {
+            let (position, pairs, known) =
+                (Position(1), PackedPairs::default(), KeyRange::prefix(b"p|"));
+            News::LoadedPart { fetch, part: LoadedPart { position, pairs, known } }
+        };
+        assert!(sink.tell(at(1)) && sink.tell(part()) && sink.tell(part()));
+        for (_, told) in inbox.take() {
+            assert!(inbox.memory().has_answers());
+            inbox.memory().end_answer(&told);
+        }
+        assert!(!inbox.memory().has_answers());
+        let memory = inbox.memory().clone();
+        drop(inbox);
+        assert!(!sink.tell(part()) && !memory.has_answers());
     }
 
     #[test]
