@@ -184,7 +184,7 @@ pub trait Sink: Send + Sync {
         true
     }
 
-    /// Of what room was made for, so many bytes have been taken, or will not be.
+    /// Tells that the source has taken so many bytes for which [`Sink::make_room`] made room, or that it does not need them: they are not kept free any longer.
     fn took(&self, _bytes: usize) {}
 }
 

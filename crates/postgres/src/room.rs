@@ -46,13 +46,13 @@ pub(crate) struct Room {
     bound: AtomicU64,
     /// Who makes room.
     sink: Option<Arc<dyn Sink>>,
-    taken: Mutex<Taken>,
+    taken: Mutex<HeldByLoads>,
     given_back: Condvar,
 }
 
 /// What loads have of it.
 #[derive(Default)]
-struct Taken {
+struct HeldByLoads {
     /// One of them is large.
     large: bool,
     /// Bytes of small ones that were told, and are not stored yet.
@@ -81,7 +81,7 @@ impl Room {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, HeldByLoads> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,8 +89,8 @@ impl Room {
     fn wait(
         &self,
         until: Instant,
-        is_so: impl Fn(&Taken) -> bool,
-        then: impl FnOnce(&mut Taken),
+        is_so: impl Fn(&HeldByLoads) -> bool,
+        then: impl FnOnce(&mut HeldByLoads),
     ) -> bool {
         let mut taken = self.lock();
         while !is_so(&taken) {
@@ -105,7 +105,7 @@ impl Room {
         true
     }
 
-    fn change(&self, change: impl FnOnce(&mut Taken)) {
+    fn change(&self, change: impl FnOnce(&mut HeldByLoads)) {
         change(&mut self.lock());
         self.given_back.notify_all();
     }

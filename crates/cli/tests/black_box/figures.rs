@@ -1,5 +1,6 @@
 //! The figures that a server tells of itself mean what they say, with one shard and with several.
 
+use crate::pausing::number_of;
 use crate::support::{PATIENCE, Server, request};
 use redis::{Connection, Value, cmd};
 use std::collections::BTreeMap;
@@ -512,6 +513,11 @@ fn slow(client: &mut Connection) -> Vec<(Vec<String>, String, String)> {
     all.into_iter().rev().map(|(_, _, _, words, peer, name)| (words, peer, name)).collect()
 }
 
+/// Has every command from now on be a slow one.
+fn note_all_as_slow(client: &mut Connection) -> redis::RedisResult<()> {
+    cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(0).query(client)
+}
+
 #[test]
 fn slow_commands_are_those_that_clients_have_sent() {
     for server in servers() {
@@ -519,8 +525,7 @@ fn slow_commands_are_those_that_clients_have_sent() {
         let () = cmd("CLIENT").arg("SETNAME").arg("me").query(client).unwrap();
         let info: String = cmd("CLIENT").arg("INFO").query(client).unwrap();
         let own = info.split(' ').find_map(|word| word.strip_prefix("addr=")).unwrap().to_owned();
-        let set = ["CONFIG", "SET", "slowlog-log-slower-than", "0"];
-        let () = cmd(set[0]).arg(&set[1..]).query(client).unwrap();
+        note_all_as_slow(client).unwrap();
         let () = cmd("SLOWLOG").arg("RESET").query(client).unwrap();
         let mut sent = Vec::new();
         for key in MANY {
@@ -572,18 +577,15 @@ fn slow_commands_are_those_that_clients_have_sent() {
 fn who_waits_is_not_slow_and_its_failure_counts() {
     for server in servers() {
         let client = &mut server.client(2);
-        let set = ["CONFIG", "SET", "slowlog-log-slower-than", "0"];
-        let () = cmd(set[0]).arg(&set[1..]).query(client).unwrap();
+        note_all_as_slow(client).unwrap();
         let () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
         let () = cmd("SLOWLOG").arg("RESET").query(client).unwrap();
         for key in MANY {
             let mut reader = server.socket();
-            reader.send(b"CLIENT ID\r\n");
-            let id = String::from_utf8(reader.until(b"\r\n")).unwrap();
+            let id = number_of(&mut reader);
             let words: [&[u8]; 6] = [b"STREAM.READ", key.as_bytes(), b"0", b"9", b"BLOCK", b"0"];
             reader.send(&request(&words));
             let began = Instant::now();
-            let id = id.trim_start_matches(':').trim_end();
             let mut unblock =
                 || cmd("CLIENT").arg("UNBLOCK").arg(id).arg("ERROR").query::<u64>(client).unwrap();
             while unblock() == 0 {

@@ -7,7 +7,8 @@ use std::time::Instant;
 /// Keys of three shards, some at each.
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-fn number_of(socket: &mut Socket) -> u64 {
+/// The number of a client, as CLIENT ID says it.
+pub(crate) fn number_of(socket: &mut Socket) -> u64 {
     socket.send(b"CLIENT ID\r\n");
     let line = socket.until(b"\r\n");
     std::str::from_utf8(&line[1..]).unwrap().trim().parse().unwrap()

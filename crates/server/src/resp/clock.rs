@@ -44,8 +44,9 @@ impl CommandClock {
         clock
     }
 
+    /// The time, in microseconds since some moment.
     #[inline]
-    fn read(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         let id = match self.clock {
             ClockPrecision::None => return 0,
             ClockPrecision::Coarse => ClockId::MonotonicCoarse,
@@ -58,17 +59,16 @@ impl CommandClock {
     /// The next command begins now.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.last = self.read();
+        self.last = self.now();
     }
 
-    /// The time of this clock, in microseconds.
-    pub(crate) fn now(&self) -> u64 {
-        self.read()
-    }
-
-    /// The microseconds since then, if they are of interest.
+    /// The microseconds since a time of this clock, if they are of interest.
     pub(crate) fn since(&self, begun: u64) -> Option<u64> {
-        let took = self.read().wrapping_sub(begun);
+        self.of_interest(self.now().wrapping_sub(begun))
+    }
+
+    #[inline]
+    fn of_interest(&self, took: u64) -> Option<u64> {
         (took >= self.least && !matches!(self.clock, ClockPrecision::None)).then_some(took)
     }
 
@@ -76,10 +76,10 @@ impl CommandClock {
     /// interest.
     #[inline]
     pub(crate) fn lap(&mut self) -> Option<u64> {
-        let now = self.read();
+        let now = self.now();
         let took = now.wrapping_sub(self.last);
         self.last = now;
-        (took >= self.least && !matches!(self.clock, ClockPrecision::None)).then_some(took)
+        self.of_interest(took)
     }
 }
 

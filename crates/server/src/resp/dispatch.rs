@@ -83,9 +83,7 @@ impl ShardService {
                 && !is_before_authentication(spec.id)
                 && !service.is_allowed(spec, args, work)
             {
-                if spec.id == Id::Exec {
-                    service.discard_for_refusal(before, work);
-                }
+                service.discard_for_refusal(spec.id, before, work);
                 service.figures.note_rejected(Some(spec), before, work);
                 service.waits.end_caching(Some(spec), &mut work.connection.session);
                 return Flow::Next;
@@ -427,9 +425,7 @@ impl ShardService {
                 if session.unrestricted {
                     session.queue.iter_mut().for_each(|queue| queue.refused.clear());
                 } else if !service.is_allowed(spec, args, work) {
-                    if spec.id == Id::Exec {
-                        service.discard_for_refusal(before, work);
-                    }
+                    service.discard_for_refusal(spec.id, before, work);
                     service.note_outcome(spec, args, before, work);
                     return Flow::Next;
                 }

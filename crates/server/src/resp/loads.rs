@@ -123,7 +123,7 @@ impl ShardService {
         if !is_behind {
             let bytes = brought.bytes(self.node.engine());
             let room = self.make_room_for_load(bytes, 0);
-            if !matches!(room, RoomAnswer::Comes | RoomAnswer::Frees) {
+            if !room.is_for_later() {
                 return self.give_loaded(source, fetch, brought, room == RoomAnswer::There);
             }
         }
@@ -140,7 +140,7 @@ impl ShardService {
             let bytes = late.brought.bytes(self.node.engine());
             let waited = self.time.uptime.saturating_sub(late.since);
             let room = self.make_room_for_load(bytes, waited);
-            if matches!(room, RoomAnswer::Comes | RoomAnswer::Frees) {
+            if room.is_for_later() {
                 self.waits.late_loads.push_front(late);
                 self.waits.late_loads_at = self.time.uptime + STORE_LOOK;
                 return;

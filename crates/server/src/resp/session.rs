@@ -177,7 +177,7 @@ pub(crate) struct RemoteSession {
     pub(crate) origin: Origin,
     /// Names what is executed.
     pub(crate) id: u64,
-    /// It is a step of what several shards do as one: its answer tells the digests of this shard's transactions.
+    /// The request is a step of a command or a transaction that the client's shard coordinates. Its answer tells the digests of this shard's transactions.
     pub(crate) wants_digests: bool,
     /// The beginning of its answer, while it waits.
     pub(crate) partial: Vec<u8>,

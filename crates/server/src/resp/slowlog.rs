@@ -54,17 +54,17 @@ struct Remembered {
     spikes: [VecDeque<(u64, u64)>; 2],
     worst: [u64; 2],
     /// Who the clients are that other shards execute requests of.
-    clients: HashMap<Origin, Client>,
+    clients: HashMap<Origin, ShownClient>,
 }
 
 /// Who a client is, as an entry shows it.
 #[derive(Clone, Debug)]
-struct Client {
+struct ShownClient {
     peer: String,
     name: Vec<u8>,
 }
 
-impl Client {
+impl ShownClient {
     fn of(connection: &Connection<Session>) -> Self {
         Self { peer: connection.peer.to_string(), name: connection.session.name().to_vec() }
     }
@@ -250,14 +250,14 @@ impl ShardService {
     }
 
     /// Who has sent a request that is executed here.
-    fn client_of(&self, connection: &Connection<Session>) -> Client {
+    fn client_of(&self, connection: &Connection<Session>) -> ShownClient {
         let of_others = match &connection.session.across {
             Across::Remote(remote) => {
                 self.figures.slowlog.slow.with(|slow| slow.clients.get(&remote.origin).cloned())
             }
             _ => None,
         };
-        of_others.unwrap_or_else(|| Client::of(connection))
+        of_others.unwrap_or_else(|| ShownClient::of(connection))
     }
 
     /// Has the other shards of the process know who asks them, in case that takes long.
@@ -273,7 +273,7 @@ impl ShardService {
         let session = &mut work.connection.session;
         (session.is_introduced, session.was_introduced) = (true, true);
         let origin = Origin { shard: self.others.me(), session: work.connection.id };
-        let client = Client::of(work.connection);
+        let client = ShownClient::of(work.connection);
         self.figures.slowlog.slow.with(|slow| slow.clients.insert(origin, client));
     }
 

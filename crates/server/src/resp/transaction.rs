@@ -8,7 +8,7 @@ use super::bound::QueueRoom;
 use super::kept::removes;
 use super::session::{Queue, Session, Waiting};
 use super::{Flow, ShardService, Turn, encoder, times};
-use headwater_command::{Args, Command, Flags, OwnedArgs, Reply, Spec, Transaction};
+use headwater_command::{Args, Command, Flags, Id, OwnedArgs, Reply, Spec, Transaction};
 use headwater_engine::{EngineError, Stop, Ticket};
 use headwater_protocol::resp::{decode, find};
 
@@ -63,25 +63,25 @@ impl ShardService {
         let Some(queue) = &mut work.connection.session.queue else {
             return Flow::Next;
         };
+        let no_room = EngineError::OutOfMemory;
         let refusal = if spec.flags.has(Flags::NO_MULTI) {
-            Some(String::from("Command not allowed inside a transaction"))
+            Some(("ERR", String::from("Command not allowed inside a transaction")))
         } else if queue.requests.len() >= clients.transaction_commands_max {
             let most = clients.transaction_commands_max;
-            Some(format!("more than {most} commands in one transaction (transaction-commands-max)"))
+            let text =
+                format!("more than {most} commands in one transaction (transaction-commands-max)");
+            Some(("ERR", text))
         } else if queue.bytes > clients.request_bytes_max {
             let most = clients.request_bytes_max;
-            Some(format!("more than {most} bytes in one transaction (request-bytes-max)"))
+            Some(("ERR", format!("more than {most} bytes in one transaction (request-bytes-max)")))
         } else if !has_room {
-            queue.broken = true;
-            let error = EngineError::OutOfMemory;
-            encoder(work).error(error.code(), format_args!("{error}"));
-            return Flow::Next;
+            Some((no_room.code(), no_room.to_string()))
         } else {
             None
         };
-        if let Some(text) = refusal {
+        if let Some((code, text)) = refusal {
             queue.broken = true;
-            encoder(work).error("ERR", format_args!("{text}"));
+            encoder(work).error(code, format_args!("{text}"));
             return Flow::Next;
         }
         let request = OwnedArgs::of(args);
@@ -222,10 +222,10 @@ impl ShardService {
         waits
     }
 
-    /// EXEC is refused to its user, as is written behind the first `before` bytes: the transaction is over.
+    /// A request is refused to its user, as is written behind the first `before` bytes: if it is EXEC, its transaction is over.
     #[cold]
-    pub(super) fn discard_for_refusal(&mut self, before: usize, work: &mut Turn<'_>) {
-        if work.connection.session.queue.is_none() {
+    pub(super) fn discard_for_refusal(&mut self, id: Id, before: usize, work: &mut Turn<'_>) {
+        if id != Id::Exec || work.connection.session.queue.is_none() {
             return;
         }
         let line = String::from_utf8_lossy(work.out.get(before..).unwrap_or_default()).into_owned();

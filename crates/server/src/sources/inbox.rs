@@ -128,6 +128,13 @@ pub(crate) enum RoomAnswer {
     There,
 }
 
+impl RoomAnswer {
+    /// Whether it is worth asking again.
+    pub(crate) fn is_for_later(self) -> bool {
+        matches!(self, Self::Comes | Self::Frees)
+    }
+}
+
 impl AskedRoom {
     fn of(shards: usize) -> Arc<Self> {
         let state = Mutex::new(RoomAnswers { left: shards, best: RoomAnswer::None });
@@ -369,8 +376,8 @@ impl Sink for Outlets {
             let told = self.to_all(&|| Told::Taking { asked: asked.clone() });
             last = asked.wait(ROOM_PATIENCE);
             match last {
-                RoomAnswer::Comes | RoomAnswer::Frees if told => std::thread::sleep(ROOM_PAUSE),
                 RoomAnswer::There if told => return true,
+                later if told && later.is_for_later() => std::thread::sleep(ROOM_PAUSE),
                 _ => break,
             }
         }
