@@ -6,8 +6,8 @@
 //! system is not taken for a function that is slow, and one that spins, with each call or with some, is stopped after about two
 //! calls of the longest time.
 
+use crate::call_time::processor_time;
 use crate::clock::TICK;
-use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
 /// What the slow calls of an operation have taken.
@@ -23,12 +23,6 @@ pub(crate) struct Budget {
 pub(crate) struct Begun {
     at: Instant,
     processor: Option<Duration>,
-}
-
-/// The processor time of this thread.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 impl Budget {

@@ -1,4 +1,4 @@
-//! The clock that ends calls which take too long.
+//! The clock by which calls are looked at that take long.
 //!
 //! A thread counts ticks of a millisecond for WebAssembly code to look at, while functions are called;
 //! when none has been for a while, it sleeps until one is. So a call costs two stores, and an idle
@@ -14,7 +14,7 @@ use std::thread::{Builder, JoinHandle, Thread};
 use std::time::Duration;
 use wasmtime::Engine;
 
-/// How long a tick is. A call is ended at most one of them after its time.
+/// How long a tick is.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// Ticks without a call before the thread sleeps.
 const IDLE_TICKS: u32 = 50;

@@ -3,6 +3,7 @@
 //! Addresses and lengths are those of the module's memory; what lies outside it ends the call. Bytes
 //! go straight between the stored value and that memory. `docs/functions.md` describes each call.
 
+use crate::call_time::CallTime;
 use headwater_base::functions::{Refused, Subject, World};
 use scoped_tls_hkt::scoped_thread_local;
 use wasmtime::{Caller, Engine, Error, Linker, Memory, ResourceLimiter, Trap};
@@ -52,6 +53,8 @@ pub(crate) struct State {
     pub(crate) marks: u64,
     /// Size of a chunk, as a power of two.
     pub(crate) shift: u32,
+    /// How long the calls under way may go on.
+    pub(crate) time: CallTime,
 }
 
 /// Most entries of a module's tables.

@@ -9,11 +9,13 @@
 //! Making an instance takes some tens of microseconds, putting one back as much as copying the
 //! chunks that were written: of a module with 64 KiB, 1 KiB each.
 
+use crate::call_time::{CallTime, processor_time};
 use crate::imports::{IMPURE, MODULE, MemoryDenied, SUBJECT, State};
 use crate::instrument::{self, Instrumented, REACH};
 use headwater_base::functions::{CallError, FunctionLimits, Refused, Subject};
 use wasmtime::{
-    Engine, Error, Global, InstancePre, Linker, Memory, Module, Store, Trap, TypedFunc, Val,
+    Engine, Error, Global, InstancePre, Linker, Memory, Module, Store, Trap, TypedFunc,
+    UpdateDeadline, Val,
 };
 
 /// The name of the export behind whose name this stands is called at the end of a run.
@@ -104,24 +106,27 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// A new instance; the module's start may take `ticks`.
+    /// A new instance; the module's start may take as long as a call.
     ///
     /// # Errors
     /// The module's start failed.
-    pub(crate) fn new(
-        compiled: &Compiled,
-        limits: &FunctionLimits,
-        ticks: u64,
-    ) -> Result<Self, CallError> {
+    pub(crate) fn new(compiled: &Compiled, limits: &FunctionLimits) -> Result<Self, CallError> {
         let state = State {
             memory: None,
             memory_bytes_max: limits.memory_bytes_max,
             marks: 0,
             shift: compiled.shift,
+            time: CallTime::new(limits.milliseconds_max),
         };
         let mut store = Store::new(compiled.pre.module().engine(), state);
         store.limiter(|state| state);
-        store.set_epoch_deadline(ticks);
+        store.epoch_deadline_callback(|mut store| {
+            match store.data_mut().time.look(processor_time()) {
+                Some(ticks) => Ok(UpdateDeadline::Continue(ticks)),
+                None => Err(Trap::Interrupt.into()),
+            }
+        });
+        store.set_epoch_deadline(CallTime::FIRST_TICKS);
         let told = |error: Error| told(&error, limits);
         let instance = compiled.pre.instantiate(&mut store).map_err(told)?;
         if let Ok(start) = instance.get_typed_func::<(), ()>(&mut store, INITIALIZE) {
@@ -166,10 +171,11 @@ impl Instance {
         self.memory_bytes + self.image.len()
     }
 
-    /// Gives the calls from now on so many ticks, together.
+    /// Gives the calls from now on the time of one, together.
     #[inline]
-    pub(crate) fn set_deadline(&mut self, ticks: u64) {
-        self.store.set_epoch_deadline(ticks);
+    pub(crate) fn begin(&mut self, limits: &FunctionLimits) {
+        self.store.data_mut().time = CallTime::new(limits.milliseconds_max);
+        self.store.set_epoch_deadline(CallTime::FIRST_TICKS);
     }
 
     /// Calls a function for `subject`.

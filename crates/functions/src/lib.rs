@@ -11,6 +11,7 @@
 //! module, and putting its instance back.
 
 mod budget;
+mod call_time;
 mod clock;
 mod compiling;
 mod files;
@@ -19,7 +20,7 @@ mod instance;
 mod instrument;
 
 use budget::Budget;
-use clock::{Clock, TICK};
+use clock::Clock;
 use compiling::{Compiling, Progress};
 use hashbrown::HashMap;
 use headwater_base::functions::{
@@ -231,15 +232,9 @@ impl Host {
         self.names.insert(name.to_owned(), module);
     }
 
-    /// Ticks until the time is over that a call may take.
-    fn ticks(&self) -> u64 {
-        // The tick under way may end at once.
-        self.limits.milliseconds_max / (TICK.as_millis() as u64) + 1
-    }
-
     fn instantiate(&mut self, compiled: &Compiled) -> Result<Instance, CallError> {
         self.clock.begin();
-        let made = Instance::new(compiled, &self.limits, self.ticks());
+        let made = Instance::new(compiled, &self.limits);
         self.clock.end();
         made
     }
@@ -253,7 +248,6 @@ impl Host {
         let Some(&Place { module, export }) = self.places.get(name) else {
             return Err(CallError::NoSuchFunction);
         };
-        let ticks = self.ticks();
         let Some(loaded) = self.modules[module].as_mut() else {
             return Err(CallError::NoSuchFunction);
         };
@@ -264,11 +258,12 @@ impl Host {
         self.clock.begin();
         let mut done = match &mut loaded.instance {
             Some(_) => Ok(()),
-            none => Instance::new(&loaded.compiled, &self.limits, ticks)
-                .map(|instance| *none = Some(instance)),
+            none => {
+                Instance::new(&loaded.compiled, &self.limits).map(|instance| *none = Some(instance))
+            }
         };
         if let Some(instance) = &mut loaded.instance {
-            instance.set_deadline(ticks);
+            instance.begin(&self.limits);
             done = act(instance, &loaded.compiled, export, &self.limits);
             if done.is_err() || !instance.put_back() {
                 loaded.instance = None;

@@ -36,7 +36,7 @@ fn call(
     value: &mut Option<Vec<u8>>,
     param: &[u8],
 ) -> Result<Vec<u8>, CallError> {
-    let mut plain = Plain { value: value.clone(), param: param.to_vec(), reply: Vec::new() };
+    let mut plain = Plain { value: value.clone(), param: param.to_vec(), ..Plain::default() };
     host.call(format!("x.{name}").as_bytes(), &mut plain)?;
     *value = plain.value;
     Ok(plain.reply)

@@ -4,6 +4,7 @@ use headwater_base::Millis;
 use headwater_base::functions::{CallError, FunctionLimits, Functions, Refused, Source, Subject};
 use headwater_base::hash::Secret;
 use headwater_functions::Host;
+use std::time::Duration;
 
 /// One key with its value, changed at once.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -11,6 +12,8 @@ pub(crate) struct Plain {
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) param: Vec<u8>,
     pub(crate) reply: Vec<u8>,
+    /// How long the thread stands still when the length is asked for.
+    pub(crate) stands_still: Duration,
 }
 
 /// Longest reply that a [`Plain`] takes.
@@ -30,6 +33,7 @@ impl Subject for Plain {
     }
 
     fn len(&self) -> Option<usize> {
+        std::thread::sleep(self.stands_still);
         self.value.as_ref().map(Vec::len)
     }
 
@@ -130,6 +134,7 @@ pub(crate) fn call(
     value: &[u8],
     param: &[u8],
 ) -> Result<Plain, CallError> {
-    let mut plain = Plain { value: Some(value.to_vec()), param: param.to_vec(), reply: Vec::new() };
+    let mut plain =
+        Plain { value: Some(value.to_vec()), param: param.to_vec(), ..Plain::default() };
     host.call(name.as_bytes(), &mut plain).map(|()| plain)
 }
