@@ -12,11 +12,16 @@ pub(crate) fn address(server: &Server) -> &str {
 
 /// Asks the HTTP port of a server that was started with `--http-port 0`.
 pub(crate) fn get(server: &Server, request: &str) -> String {
-    let mut stream = TcpStream::connect(address(server)).unwrap();
-    write!(stream, "{request} HTTP/1.0\r\n\r\n").unwrap();
+    get_at(address(server), request).unwrap()
+}
+
+/// Asks whoever speaks HTTP at an address.
+pub(crate) fn get_at(address: &str, request: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "{request} HTTP/1.0\r\n\r\n")?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 #[test]

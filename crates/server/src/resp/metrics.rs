@@ -6,7 +6,6 @@
 use super::ShardService;
 use super::session::Session;
 use super::stats::all_specs;
-use crate::config::ConfigError;
 use crate::connections::Connections;
 use crate::http::{Kind, Metric, Probe};
 use crate::resp::parts::Figures;
@@ -14,6 +13,7 @@ use crate::resp::parts::Stores;
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::source::Health;
+use headwater_config::ConfigError;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -109,6 +109,9 @@ impl ShardService {
             Counter,
             self.figures.stats.no_room,
         );
+        // Those by name and by code begin with the first of each, which what Prometheus calls a rate leaves out: these count all.
+        let requests = self.figures.stats.commands() + self.memcached.counts.requests;
+        one("requests", "Commands executed, of Redis and memcached", Counter, requests);
         one("errors", "Replies that were errors", Counter, self.figures.stats.errors_all());
         one(
             "received_bytes",
