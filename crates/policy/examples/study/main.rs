@@ -17,7 +17,7 @@ use cache::{Access, Cache};
 use headwater::Headwater;
 use headwater_policy::Order;
 use headwater_workload::Trace;
-use headwater_workload::trace::{Operation, SHAPES, SHIPPED};
+use headwater_workload::trace::{CLUSTER52, Operation, SHAPES};
 use lists::{Fifo, Ordered, Redis, RedisBy, Sieve, TinyLfu};
 use std::error::Error;
 use std::io::{Write as _, stdout};
@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let number = |name: &str, otherwise: u64| option(name).map_or(Ok(otherwise), str::parse);
     let (requests, seed) = (number("--requests", 1_000_000)? as usize, number("--seed", 1)?);
     let every: Vec<&str> =
-        core::iter::once(SHIPPED).chain(SHAPES.iter().map(|shape| shape.name)).collect();
+        core::iter::once(CLUSTER52).chain(SHAPES.iter().map(|shape| shape.name)).collect();
     let traces = option("--trace").map_or(every, |names| names.split(',').collect());
     let wanted: Option<Vec<&str>> = option("--policy").map(|names| names.split(',').collect());
     let chosen = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(&name));

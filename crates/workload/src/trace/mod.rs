@@ -16,10 +16,11 @@ pub use shapes::{SHAPES, Shape};
 
 use std::path::Path;
 
-/// The real trace that is shipped; `data/traces/SOURCES.md` says where it comes from.
-const CLUSTER52: &[u8] = include_bytes!("../../../../data/traces/twitter-cluster52.csv.zst");
+/// Where the real trace is in the repository; `data/traces/SOURCES.md` says where it comes from. It is too large to be in
+/// every program.
+const CLUSTER52_FILE: &str = "data/traces/twitter-cluster52.csv.zst";
 /// Its name among the [`SHAPES`].
-pub const SHIPPED: &str = "cluster52";
+pub const CLUSTER52: &str = "cluster52";
 /// Bytes of a key where a trace does not tell: the mean of Twitter's cluster 52.
 const KEY_BYTES: usize = 20;
 
@@ -61,14 +62,14 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The first 500,000 requests of Twitter's cluster 52, which are part of the program.
-    ///
-    /// # Panics
-    /// Never: the file is part of the program and a test reads it.
-    #[must_use]
-    pub fn shipped() -> Self {
-        let decoder = ruzstd::decoding::StreamingDecoder::new(CLUSTER52).expect("zstd");
-        Self::parse(SHIPPED, decoder).expect("the shipped trace reads")
+    /// The first 500,000 requests of Twitter's cluster 52, from the repository that the working folder is in.
+    fn cluster52() -> Result<Self, TraceError> {
+        let here = std::env::current_dir().unwrap_or_default();
+        let mut files = here.ancestors().map(|folder| folder.join(CLUSTER52_FILE));
+        let file = files.find(|file| file.is_file());
+        let mut trace = Self::read(&file.ok_or(TraceError::Elsewhere(CLUSTER52, CLUSTER52_FILE))?)?;
+        trace.name = String::from(CLUSTER52);
+        Ok(trace)
     }
 
     /// The trace of this name, or in the file of this path; generated ones have so many
@@ -77,8 +78,8 @@ impl Trace {
     /// # Errors
     /// There is neither such a name nor such a file, or the file is no trace.
     pub fn open(name_or_path: &str, requests: usize, seed: u64) -> Result<Self, TraceError> {
-        if name_or_path == SHIPPED {
-            let mut trace = Self::shipped();
+        if name_or_path == CLUSTER52 {
+            let mut trace = Self::cluster52()?;
             trace.truncate(requests);
             return Ok(trace);
         }
@@ -88,7 +89,7 @@ impl Trace {
         let path = Path::new(name_or_path);
         if !path.exists() {
             let names: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
-            let names = format!("{SHIPPED}, {}", names.join(", "));
+            let names = format!("{CLUSTER52}, {}", names.join(", "));
             return Err(TraceError::Unknown(String::from(name_or_path), names));
         }
         let mut trace = Self::read(path)?;

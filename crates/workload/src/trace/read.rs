@@ -33,6 +33,8 @@ pub enum TraceError {
     },
     /// The file has no request.
     Empty,
+    /// A trace of this name is in the repository, in this file, and the working folder is not.
+    Elsewhere(&'static str, &'static str),
     /// Neither a file nor one of these names.
     Unknown(String, String),
 }
@@ -48,6 +50,10 @@ impl fmt::Display for TraceError {
                  starts with #)"
             ),
             Self::Empty => f.write_str("the trace has no request"),
+            Self::Elsewhere(name, file) => write!(
+                f,
+                "trace {name} is no part of the program: start it in a clone of Headwater's repository, which has {file}, or name a file"
+            ),
             Self::Unknown(name, names) => {
                 write!(f, "trace '{name}': no such file (known by name: {names})")
             }
@@ -196,6 +202,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::CLUSTER52;
 
     fn parse(text: &str) -> Result<Trace, TraceError> {
         Trace::parse("test", text.as_bytes())
@@ -206,8 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_trace_is_the_one_described() {
-        let trace = Trace::shipped();
+    fn the_trace_of_the_repository_is_the_one_described() {
+        let trace = Trace::open(CLUSTER52, 1_000_000, 1).unwrap();
+        assert_eq!(trace.name, CLUSTER52);
         assert_eq!((trace.requests.len(), trace.objects), (500_000, 82_416));
         assert_eq!(trace.requests.last().unwrap().time_s, 252);
     }
