@@ -109,5 +109,6 @@ pub use report::{
     SourceReport, Stats, Stop, TableOptions, TableReport, Ticket,
 };
 pub use shards::RemoteReport;
+pub use spill::ValuePlace;
 pub use stopwatch::Stopwatch;
-pub use streams::{StreamBytes, StreamReport};
+pub use streams::{CHUNK_BYTES, StreamBytes, StreamReport};

@@ -1,6 +1,6 @@
 //! How many files the process may have open: each connection is one.
 
-use crate::config::Clients;
+use headwater_config::Clients;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that are no connections: listeners, the poll, standard streams, and a reserve.

@@ -3,8 +3,8 @@
 //! An address may be wrong a few times; then what it tries is not looked at until some of that is forgotten, one time after
 //! the other. Nothing waits for it, and who is logged in notices nothing.
 
-use crate::config::{ConfigError, Doors};
 use headwater_command::OwnedArgs;
+use headwater_config::{ConfigError, Doors};
 use headwater_protocol::resp::{Refusal, find};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -149,7 +149,7 @@ impl Renames {
 #[cfg(test)]
 mod tests {
     use super::{ADDRESSES_MAX, Failures, Renames};
-    use crate::config::Doors;
+    use headwater_config::Doors;
     use std::net::{IpAddr, Ipv4Addr};
     use std::time::{Duration, Instant};
 

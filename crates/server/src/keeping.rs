@@ -26,7 +26,6 @@ pub(crate) use folders::divided_among;
 pub(crate) use homes::Way;
 pub(crate) use journal::KeptJournal;
 
-use crate::config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
 use crate::replicated::ReplicaEnd;
 use crate::service::DurableWrites;
 use crate::sources::Inbox;
@@ -34,6 +33,7 @@ use definitions::DefinitionDigest;
 use folders::folder_of;
 use headwater_base::placement::Partition;
 use headwater_base::{Placement, Shard};
+use headwater_config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
 use headwater_keep::{Definition, Durability, Feed, Options, Store, StoreHandle, StoreStats};
 use homes::{Homes, Unwritten};
 use options::options;

@@ -24,7 +24,6 @@
 mod arrival;
 pub mod backup;
 pub mod cluster;
-pub mod config;
 mod connection;
 mod connections;
 mod descriptors;
@@ -41,7 +40,6 @@ mod reload;
 mod replicated;
 mod resp;
 mod service;
-mod settings;
 mod shards;
 mod signals;
 #[cfg(test)]
@@ -51,10 +49,12 @@ mod threads;
 mod tls;
 mod users;
 
-pub use config::{ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount};
-pub use memory::{Share, Size};
+pub use headwater_config::{
+    ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount, Share, Size,
+};
 pub use reload::ReadSettings;
 pub use replicated::ClusterNode;
+pub use resp::check_config;
 pub use signals::EndSignals;
 
 use crate::log::event;

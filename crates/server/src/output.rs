@@ -249,7 +249,7 @@ mod tests {
     use headwater_protocol::resp::Limits;
 
     fn service() -> Null {
-        let clients = crate::config::Clients::default();
+        let clients = headwater_config::Clients::default();
         Null::new(Bounds::of(&clients), Limits::for_values(1 << 20), 0)
     }
 

@@ -25,7 +25,6 @@ mod limits;
 #[cfg(test)]
 mod simulated;
 
-use crate::config::{Config, ConfigError};
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::log::event;
@@ -34,6 +33,7 @@ use accept::again;
 use ending::{SIGHUP, SIGINT, SIGTERM, hear};
 use gated::GatedReplies;
 use headwater_base::Millis;
+use headwater_config::{Config, ConfigError};
 use headwater_protocol::Held;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};

@@ -3,8 +3,9 @@
 //! What is compared is what was read before with what is read now, not with what is in force: a setting that `CONFIG SET` has changed
 //! stays as it is until the file says something new about it. So a log that is rotated undoes nothing.
 
-use crate::config::{Config, ConfigError, User};
-use crate::settings::SETTINGS;
+use crate::resp::check_again;
+use headwater_config::settings::SETTINGS;
+use headwater_config::{Config, ConfigError, User};
 use std::collections::BTreeMap;
 
 /// Reads the settings as the start has read them: the file, and what the command line says.
@@ -48,7 +49,7 @@ impl SettingsSource {
     /// They cannot be read, or the server could not begin with them.
     pub(crate) fn read(&self) -> Result<Config, ConfigError> {
         let mut config = (self.read)()?;
-        config.check_again()?;
+        check_again(&mut config)?;
         Ok(config)
     }
 
@@ -106,7 +107,7 @@ fn flat(config: &Config) -> BTreeMap<String, toml::Value> {
 #[cfg(test)]
 mod tests {
     use super::{Changes, SettingsSource};
-    use crate::config::Config;
+    use headwater_config::Config;
 
     fn source(text: &str) -> SettingsSource {
         let read = Box::new(|| Ok(Config::default()));

@@ -4,10 +4,10 @@
 //! itself costs. The loop is compiled for each, so neither pays for the other.
 
 use crate::arrival::Arrival;
-use crate::config::Clients;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use headwater_base::Millis;
+use headwater_config::Clients;
 use headwater_engine::{Value, ValueRef};
 use headwater_protocol::Held;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! The signals that ask a process to end.
 
-use crate::config::ConfigError;
+use headwater_config::ConfigError;
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
 

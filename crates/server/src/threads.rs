@@ -3,13 +3,13 @@
 //! Each makes its own engine and loop, since neither can be handed from thread to thread, says how that
 //! went, and begins to serve when it is told to.
 
-use crate::config::{Config, ConfigError};
 use crate::keeping::SentModule;
 use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::WireProtocol;
 use crate::shards::{Shards, Transport};
 use headwater_base::Shard;
+use headwater_config::{Config, ConfigError};
 use mio::net::TcpListener;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;

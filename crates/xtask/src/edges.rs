@@ -75,6 +75,7 @@ pub const ROOMS: &[Room] = &[
     room("functions", &["base"]),
     room("postgres", &["base"]),
     room("webhook", &["base"]),
+    room("config", &["base", "engine", "keep", "protocol"]),
     room("jetstream", &["log"]),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.
@@ -96,6 +97,7 @@ pub const ROOMS: &[Room] = &[
             "base",
             "buffers",
             "command",
+            "config",
             "engine",
             "functions",
             "jetstream",

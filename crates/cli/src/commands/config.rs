@@ -30,7 +30,7 @@ impl Args {
         for text in config.readable_by_others(Some(&file)) {
             writeln!(std::io::stderr(), "headwater: {text}")?;
         }
-        config.check_whole()?;
+        headwater_server::check_config(&mut config)?;
         show(format!("{}: it can be used\n", file.display()).as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }

@@ -8,8 +8,6 @@
 mod draft;
 mod map;
 mod others;
-#[cfg(test)]
-mod tests;
 
 use crate::base::{NewValue, Put};
 use crate::engine::Engine;

@@ -429,7 +429,7 @@ impl Engine {
 
     /// Brings scattered values together where that gives about `lacking` bytes of memory back, or
     /// goes on with it; whether something was done.
-    pub(crate) fn compact(&mut self, lacking: usize, keep: usize) -> bool {
+    pub fn compact(&mut self, lacking: usize, keep: usize) -> bool {
         let pool = &self.store.pool;
         if !pool.is_compacting() {
             let (spare, share) = (pool.spare(), pool.allocated() / COMPACTION_SHARE);

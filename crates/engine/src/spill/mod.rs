@@ -5,17 +5,12 @@
 //! reading one little by little asks the port once, and that old bytes which are read do not push out
 //! newer ones.
 
-#[cfg(test)]
-mod bad_disk;
-#[cfg(test)]
-mod tests;
 mod values;
 
-#[cfg(test)]
-pub(crate) use bad_disk::BadDisk;
 pub(crate) use values::SpilledValues;
 
 use crate::engine::Engine;
+use crate::handles::Handle;
 use crate::streams::Body;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -69,7 +64,26 @@ impl SpillCounters {
     }
 }
 
+/// Where a key's value is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValuePlace {
+    /// In memory, under this reference: another one when it is written anew, the same when it is changed in place.
+    Memory(ValueRef),
+    /// On disk.
+    Disk,
+}
+
 impl Engine {
+    /// Where the value of a key is, if it has one. To look is no use of it: nothing expires, is computed, or comes back from disk.
+    #[must_use]
+    pub fn value_place(&self, key: &[u8]) -> Option<ValuePlace> {
+        let word = self.store.table(self.store.table_of(key)?).get(key)?;
+        Some(match Handle::spilled(word) {
+            Some(_) => ValuePlace::Disk,
+            None => ValuePlace::Memory(word),
+        })
+    }
+
     /// Gives the place where streams' oldest chunks and long plain values go when memory is short.
     /// Without one they go for good, and only where the policy lets base keys go.
     ///

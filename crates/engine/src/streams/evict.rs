@@ -33,7 +33,8 @@ impl Engine {
     }
 
     /// Whether so much of memory is last parts of streams that these have to go, too.
-    pub(crate) fn ends_may_go(&self) -> bool {
+    #[must_use]
+    pub fn ends_may_go(&self) -> bool {
         let limit = self.memory.memory_limit();
         limit.is_some_and(|limit| self.base.streams.staying_bytes() > limit / STAYING_SHARE)
     }

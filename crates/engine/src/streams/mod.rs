@@ -37,8 +37,6 @@ mod evict;
 mod moving;
 mod operations;
 mod stream;
-#[cfg(test)]
-mod tests;
 
 pub use bytes::StreamBytes;
 pub(crate) use moving::MovingChunks;
@@ -52,7 +50,7 @@ use ends::{Ends, Gone};
 use headwater_pool::Pool;
 
 /// Most bytes of a chunk: also the unit that is evicted and spilled.
-pub(crate) const CHUNK_BYTES: usize = 256 << 10;
+pub const CHUNK_BYTES: usize = 256 << 10;
 
 /// The streams by the numbers of their handles.
 #[derive(Debug, Default)]

@@ -20,8 +20,8 @@ pub use restore::RestoredCluster;
 pub use snapshot::OrderedSnapshot;
 pub use status::{ClusterStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus, SnapshotStatus};
 
-use crate::config::Config;
 use crate::replicated::{SETTINGS_KEY, SHARDS_KEY, jetstream_settings, read_settings};
+use headwater_config::Config;
 use headwater_jetstream::{AdminError, BucketEntry, JetStreamAdmin};
 use headwater_log::{DrainedNodes, Owner, PutOutcome, Revision, SnapshotMark};
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,10 +6,10 @@
 //! request's body byte by byte, keeps nobody else out.
 
 use super::body::{Awaited, Busy};
-use crate::config::Http;
 use crate::log::event;
 use crate::tls::{Certificates, name_of};
 use axum::Router;
+use headwater_config::Http;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};

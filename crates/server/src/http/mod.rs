@@ -35,9 +35,9 @@ mod watches;
 
 pub(crate) use metrics::{Kind, Metric};
 
-use crate::config::Http;
 use crate::tls::{Arrivals, Certificates};
 use crate::users::UserRegistry;
+use headwater_config::Http;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -2,10 +2,10 @@
 
 use super::options::options;
 use super::{EmbeddedStore, folder_of};
-use crate::config::{Config, ConfigError};
 use crate::replicated::{LeaseStats, ReplicaEnd};
 use headwater_base::Shard;
 use headwater_base::source::{News, Sink};
+use headwater_config::{Config, ConfigError};
 use headwater_keep::{Feed, LogMark, Store};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! How the settings say that data is kept.
 
-use crate::config::Config;
+use headwater_config::Config;
 use headwater_keep::{Durability, Options};
 use std::time::Duration;
 

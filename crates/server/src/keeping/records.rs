@@ -13,9 +13,9 @@
 //! [`Durability::None`]: headwater_keep::Durability::None
 
 use super::{EmbeddedStore, SETTLE};
-use crate::config::ConfigError;
 use crate::shards::{FoundRecords, Recorded};
 use headwater_base::Shard;
+use headwater_config::ConfigError;
 use headwater_keep::{Notes, Store};
 use headwater_router::Place;
 use std::collections::{BTreeMap, VecDeque};

@@ -4,22 +4,17 @@
 //! name, and gives it fields. What clients store is never among them, and neither are passwords: an event
 //! says which command, which address and how many, not what. docs/logging.md lists the events.
 //!
-//! - `levels`: which events are logged, as the setting says it.
 //! - `repeats`: no more than so many lines of one kind within a minute.
 //! - `writer`: the thread that writes, so that a full pipe or a slow disk holds up nobody.
 //!
 //! The log is the process's, as its standard error is: [`start`] is called once, by the program. Where it is not, as in
 //! tests of the library, nothing is logged.
 
-mod levels;
 mod repeats;
 mod writer;
 
-pub(crate) use levels::Levels;
-pub(crate) use writer::Format;
-
-use crate::config::{Config, ConfigError, Logging};
-use crate::settings::{SETTINGS, Setting};
+use headwater_config::settings::{SETTINGS, Setting};
+use headwater_config::{Config, ConfigError, LogFormat, LogLevels, Logging};
 use repeats::Repeats;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -58,9 +53,9 @@ pub fn start(settings: &Logging) -> Result<(), ConfigError> {
     let refuse = |what: &str, value: &str, why: &dyn core::fmt::Display| {
         ConfigError(format!("{what} is '{value}' ({why})"))
     };
-    let levels: Levels =
+    let levels: LogLevels =
         settings.log_level.parse().map_err(|why| refuse("log-level", &settings.log_level, &why))?;
-    let format: Format = settings
+    let format: LogFormat = settings
         .log_format
         .parse()
         .map_err(|why| refuse("log-format", &settings.log_format, &why))?;
@@ -80,14 +75,14 @@ pub fn start(settings: &Logging) -> Result<(), ConfigError> {
 }
 
 /// How events become lines.
-fn shape<S>(format: Format, lines: Lines) -> Box<dyn Layer<S> + Send + Sync>
+fn shape<S>(format: LogFormat, lines: Lines) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
     let shape = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(false);
     match format {
-        Format::Text => shape.boxed(),
-        Format::Json => {
+        LogFormat::Text => shape.boxed(),
+        LogFormat::Json => {
             shape.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
         }
     }
@@ -116,7 +111,7 @@ fn tell_panics() {
 pub(crate) fn apply(settings: &Logging) {
     let Some(log) = LOG.get() else { return };
     // It was checked when it was set.
-    if let Ok(levels) = settings.log_level.parse::<Levels>() {
+    if let Ok(levels) = settings.log_level.parse::<LogLevels>() {
         // It fails only where the subscriber is gone, which is for ever.
         let _ = log.levels.modify(|targets| *targets = levels.targets());
     }
@@ -190,7 +185,7 @@ pub(crate) fn differences(from: &Config, to: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::differences;
-    use crate::config::Config;
+    use headwater_config::Config;
 
     #[test]
     fn passwords_are_not_told() {

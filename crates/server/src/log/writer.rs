@@ -5,7 +5,6 @@
 //! the same way as the lines do, so each of them is in the file that was there when it was logged.
 
 use super::event;
-use core::str::FromStr;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -25,27 +24,6 @@ const LINE_BYTES_KEPT: usize = 1000;
 const WAITING_MAX: usize = 512;
 /// The file is for those who run the server.
 const MODE: u32 = 0o640;
-
-/// How events are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Format {
-    /// A line of text for each.
-    Text,
-    /// An object for each, on a line.
-    Json,
-}
-
-impl FromStr for Format {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err("allowed: text, json"),
-        }
-    }
-}
 
 /// What the thread is to do.
 enum Work {

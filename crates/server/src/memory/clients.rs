@@ -2,8 +2,7 @@
 //!
 //! A client's own settings say what it may take up; under a bound, shares of it lower them.
 
-use super::size::{Share, Size};
-use crate::config::Config;
+use headwater_config::{Config, Share, Size};
 
 /// What clients may take together, by default, in parts of the bound.
 const TOGETHER: usize = 8;

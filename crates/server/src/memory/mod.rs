@@ -22,7 +22,6 @@ mod clients;
 mod common;
 mod heap;
 mod program;
-mod size;
 mod stores;
 
 pub(crate) use clients::{CLIENT_BYTES, ClientShare};
@@ -30,11 +29,10 @@ pub(crate) use common::{Common, Share as CommonShare};
 pub(crate) use heap::Sample;
 pub(crate) use program::ProgramPages;
 
-pub use size::{Share, Size};
-
 use crate::sources::SourceMemory;
 use core::cell::{Cell, OnceCell};
 use headwater_base::memory::Meter;
+use headwater_config::LEAST_FOR_DATA;
 use headwater_keep::StoreHandle;
 use heap::Heap;
 use std::io;
@@ -52,8 +50,6 @@ const RESERVE: usize = 32;
 const OUTSIDE: usize = 512 << 10;
 /// The share of free memory within pages that is let through beyond the target.
 const HOLES_SHARE: usize = 8;
-/// What must fit beside the empty server.
-pub(crate) const LEAST_FOR_DATA: usize = 8 << 20;
 /// What a further shard takes before it has any data, about.
 const SHARD_BYTES: usize = 2 << 20;
 /// How often a shard that has nothing to evict asks the others for one command.

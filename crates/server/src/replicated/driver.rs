@@ -3,8 +3,8 @@
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
 use super::{Lease, LinkEnd, snapshots};
-use crate::config::{Config, ConfigError};
 use crate::log::{self, event};
+use headwater_config::{Config, ConfigError};
 use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
     RoomSeen, Wake, monotonic,

@@ -4,8 +4,8 @@
 //! before it end, since a paused process keeps its sockets.
 
 use super::driver::OwnerSeen;
-use crate::config::{Config, ConfigError};
 use crate::resp::PROTECTED;
+use headwater_config::{Config, ConfigError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! A shard whose owner is this process, beside the owners of the other shards.
 
 use super::{LinkEnd, ReplicaEnd};
-use crate::config::{Config, ConfigError, link_port};
 use crate::log::event;
 use crate::shards::links::{LinkSecurity, LinkSettings, Links};
 use crate::shards::{Shards, Transport};
 use crate::tls::between_nodes;
 use headwater_base::Shard;
 use headwater_base::hash::stable_hash;
+use headwater_config::{Config, ConfigError, link_port};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 

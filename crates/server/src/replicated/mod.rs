@@ -25,13 +25,13 @@ pub(crate) use linked::LinkedShard;
 pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};
 pub(crate) use settings::{SETTINGS_KEY, read as read_settings};
 
-use crate::config::{Cluster, Config, ConfigError};
 use crate::log::{self, event};
 use crate::shards::links::{LinkedOwners, Secret};
 use crate::signals::EndSignals;
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
+use headwater_config::{Cluster, Config, ConfigError};
 use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
 use rustix::process::Signal;

@@ -3,8 +3,8 @@
 //!
 //! The number and the secret are keys of the bucket that the first node writes, by compare-and-set, and nobody changes.
 
-use crate::config::{Cluster, ConfigError, link_address};
 use crate::shards::links::{LinkedOwner, LinkedOwners, SECRET_BYTES, Secret, random};
+use headwater_config::{Cluster, ConfigError, link_address};
 use headwater_jetstream::JetStreamBucket;
 use headwater_log::{Bucket, BucketAnswer, BucketRequest, Monotonic, Owner, Revision};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,8 +4,8 @@
 //! `headwater cluster status` warns where they differ.
 
 use super::others::{answer_to, send_get};
-use crate::config::Config;
-use crate::settings;
+use headwater_config::Config;
+use headwater_config::settings;
 use headwater_jetstream::JetStreamBucket;
 use headwater_log::{Bucket, BucketAnswer, BucketRequest};
 use std::collections::BTreeMap;

@@ -10,12 +10,12 @@
 
 use super::session::Queue;
 use super::{Flow, ShardService, Turn, encoder, times};
-use crate::config::{Config, ConfigError};
 use crate::memory::{ClientShare, POSTPONED_PATIENCE, Sample};
 use crate::resp::parts::MemoryBound;
 use headwater_base::memory::Meter;
 use headwater_command::bits::field_steps;
 use headwater_command::{Args, Bits, Command, Data, Flags, Joins, Mark, Reply, Spec, Strings};
+use headwater_config::{Config, ConfigError};
 use headwater_engine::{Deadline, EngineError, Policy};
 use headwater_node::Outcome;
 

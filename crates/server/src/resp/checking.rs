@@ -7,13 +7,13 @@
 use super::entrance::{Entrance, terms};
 use super::sourced::declared_options;
 use super::{begin_functions, flows};
-use crate::config::{Config, ConfigError};
 use crate::sources::check_source;
 use crate::users::UserRegistry;
 use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Run, Source, Subject,
 };
 use headwater_base::hash::Secret;
+use headwater_config::{Config, ConfigError, LEAST_FOR_DATA};
 use headwater_engine::{Settings, TableOptions};
 use headwater_functions::Host;
 use headwater_node::Node;
@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 /// Who is to be able to use the settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CheckedFor {
+enum CheckedFor {
     /// Somebody who is about to start a server: what a start reads is read.
     Start,
     /// A server that reads its settings again: what is declared waits for the next start, by which clients may have loaded any
@@ -29,11 +29,39 @@ pub(crate) enum CheckedFor {
     Server,
 }
 
+/// Checks all that can be told without a server, its sources, and its data: settings, the files that they name, and what they
+/// declare.
+///
+/// # Errors
+/// A setting is out of its bounds, a file cannot be used, or something that is declared cannot be accepted.
+pub fn check_config(config: &mut Config) -> Result<(), ConfigError> {
+    config.read_secrets()?;
+    config.check()?;
+    let max = config.memory.max.0;
+    if max > 0 && max < LEAST_FOR_DATA as u64 {
+        // How much more it takes is found at the start.
+        return Err(ConfigError(format!(
+            "maxmemory is {max} (allowed: 0, or at least {LEAST_FOR_DATA} and what the program itself takes)"
+        )));
+    }
+    check_declared(config, CheckedFor::Start)
+}
+
+/// The same, of settings that a server reads again: files with modules, users and certificates are its own business.
+///
+/// # Errors
+/// As there.
+pub(crate) fn check_again(config: &mut Config) -> Result<(), ConfigError> {
+    config.read_secrets()?;
+    config.check()?;
+    check_declared(config, CheckedFor::Server)
+}
+
 /// Checks what settings declare. Sources are not connected to, and folders not looked into.
 ///
 /// # Errors
 /// What cannot be accepted, and why.
-pub(crate) fn check_declared(config: &Config, checked_for: CheckedFor) -> Result<(), ConfigError> {
+fn check_declared(config: &Config, checked_for: CheckedFor) -> Result<(), ConfigError> {
     let secret = Secret::fixed(1);
     let mut node = Node::new(Settings { limits: config.limits.to_limits(), secret, draws: 1 });
     // What clients have added is declared again at a start with the same data.

@@ -5,7 +5,7 @@
 //! (the time of the last kernel tick, at most 10 ms old, without asking the hardware); below
 //! that the exact clock is read.
 
-use crate::config::Observe;
+use headwater_config::Observe;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 use super::{ShardService, Turn, encoder};
 use crate::log::{self, event};
 use crate::resp::parts::InForce;
-use crate::settings::{FOREIGN, SETTINGS, change};
 use headwater_command::glob;
 use headwater_command::{Args, Reply};
+use headwater_config::settings::{FOREIGN, SETTINGS, change};
 
 impl ShardService {
     /// CONFIG SET: all or none.

@@ -2,19 +2,19 @@
 //! their data.
 
 use super::{Flow, Session, ShardService, Turn, encoder};
-use crate::config::{Config, ConfigError, DebugCommand};
 use crate::connection::Connection;
 use crate::doors::{Failures, Renames};
 use crate::log::event;
 use crate::resp::parts::Admission;
 use crate::resp::parts::InForce;
 use crate::service::WireProtocol;
-use crate::settings;
 use crate::tls::{Arrivals, Certificates, Doorway};
 use headwater_base::connect::{Allowed, check_http_url, shown_place};
 use headwater_command::{
     Args, Command, Connection as Asked, Data, FlowAction, Flows, OwnedArgs, Reply, Server, Spec,
 };
+use headwater_config::settings;
+use headwater_config::{Config, ConfigError, DebugCommand};
 use headwater_postgres::terms::Terms;
 use headwater_protocol::resp::Refusal;
 use headwater_webhook::place_of;
@@ -297,8 +297,9 @@ impl Admission {
 impl InForce {
     /// Whether a client has said where a flow posts to: the configuration file does not say so.
     pub(super) fn is_posted_for_client(&self, flow: &str, url: &str) -> bool {
-        let same =
-            |known: &crate::config::Flow| known.name == flow && known.post.as_deref() == Some(url);
+        let same = |known: &headwater_config::Flow| {
+            known.name == flow && known.post.as_deref() == Some(url)
+        };
         !self.config.flows.iter().any(same)
     }
 }

@@ -2,13 +2,13 @@
 
 use super::session::Session;
 use super::{Flow, ShardService};
-use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
 use crate::keeping::{EmbeddedStore, Way};
 use crate::resp::parts::Stores;
 use crate::shards::{MoveRefusal, ShardMessage};
 use headwater_base::source::Change;
 use headwater_command::{Command, OwnedArgs};
+use headwater_config::{Config, ConfigError};
 use headwater_node::{FlowOutcome, Node, Outcome, Outside, Step, Task};
 use headwater_protocol::resp::{Encoder, Version, decode, find};
 use headwater_webhook::{Message, Post, Poster};

@@ -3,11 +3,11 @@
 use super::connect::REDIS_VERSION;
 use super::stats::{Calls, all_specs};
 use super::{ShardService, Turn, encoder};
-use crate::config::Percentiles;
 use crate::resp::parts::Figures;
 use core::cell::OnceCell;
 use core::fmt::Write;
 use headwater_command::{Args, Reply};
+use headwater_config::Percentiles;
 use headwater_engine::Stats;
 use headwater_node::{InfoSection, LineName};
 

@@ -3,13 +3,13 @@
 use super::declared::mapping_words;
 use super::info::line;
 use super::{ShardService, Turn, encoder};
-use crate::config::Table;
 use crate::keeping::EmbeddedStore;
 use crate::resp::parts::Stores;
 use headwater_base::Millis;
 use headwater_command::{
     Args, Command, Data, Flags, Flows, Functions, Id, Joins, Reply, Sources, Spec, Tables,
 };
+use headwater_config::Table;
 use headwater_protocol::resp::decode;
 use std::sync::Arc;
 

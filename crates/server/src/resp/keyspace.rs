@@ -8,8 +8,8 @@
 //! Where nobody asks for events, a write looks at one flag. Else each event is published once or twice.
 
 use super::{Session, ShardService};
-use crate::config::EventChannels;
 use crate::connections::Connections;
+use headwater_config::EventChannels;
 
 /// There is one database.
 const DATABASE: &str = "0";

@@ -65,7 +65,8 @@ mod watching;
 mod tests;
 
 pub(crate) use backups::CommonBackup;
-pub(crate) use checking::{CheckedFor, check_declared};
+pub(crate) use checking::check_again;
+pub use checking::check_config;
 pub(crate) use dispatch::foreign;
 pub(crate) use entrance::{CommonEntrance, PROTECTED};
 pub(crate) use info::cpu_seconds;
@@ -80,7 +81,6 @@ pub(crate) use times::Spreads;
 pub(crate) use tracking::Note as TrackingNote;
 pub(crate) use watching::Note;
 
-use crate::config::{Config, ConfigError, EventChannels, Module};
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
 use crate::log::event;
@@ -100,6 +100,7 @@ use headwater_base::hash::Secret;
 use headwater_base::text::redact_words;
 use headwater_base::{Placement, Shard};
 use headwater_command::Reply;
+use headwater_config::{Config, ConfigError, EventChannels, Module};
 use headwater_engine::{Settings, WARM_MAX};
 use headwater_functions::Host;
 use headwater_node::Node;

@@ -1,11 +1,11 @@
 //! SIGHUP: what can be changed while the server runs is put into force, at all shards; the rest is told.
 
 use super::ShardService;
-use crate::config::{Config, ConfigError};
 use crate::log::{self, event};
 use crate::reload::{Changes, SettingsSource};
-use crate::settings::change_all;
 use crate::shards::ShardMessage;
+use headwater_config::settings::change_all;
+use headwater_config::{Config, ConfigError};
 
 impl ShardService {
     /// Has SIGHUP read the settings from here.

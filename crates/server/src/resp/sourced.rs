@@ -7,7 +7,6 @@ use super::entrance::terms;
 use super::loads::{Brought, PAIR_BYTES};
 use super::session::{Session, Waiting};
 use super::{Flow, ShardService, Turn, encoder};
-use crate::config::{Config, ConfigError, Table};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
@@ -20,6 +19,7 @@ use headwater_command::{
     Args, Data, Keys, OwnedArgs, Ranges, Reply, SetCondition, SetExpiry, Sources, Spec, Strings,
     Tables,
 };
+use headwater_config::{Config, ConfigError, Table};
 use headwater_engine::{Engine, EngineError, Stop, TableOptions};
 use headwater_node::table_options;
 

@@ -6,12 +6,12 @@ mod sourced;
 mod sourced_shards;
 
 use super::{Session, ShardService};
-use crate::config::Config;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
-use crate::memory::Size;
 use crate::service::{Service, Stopped, Time, WireProtocol, Work};
 use crate::tls::ClientStream;
+use headwater_config::Config;
+use headwater_config::Size;
 use headwater_engine::{Effect, FetchId, Loaded, Pair, Position, TableOptions};
 use headwater_protocol::Held;
 

@@ -1,7 +1,7 @@
 //! How many shards there are, where that was left to the server.
 
-use crate::config::{Config, ConfigError, ShardCount};
 use crate::keeping::divided_among;
+use headwater_config::{Config, ConfigError, ShardCount};
 use std::path::Path;
 
 /// Settles the number: that of the data folder, whose keys stay divided as they are, or one. (One shard does most for its CPU:

@@ -9,7 +9,7 @@ use super::mirror::{Mirror, Pairs, is_of_lost_shard};
 use super::pipe::{Pipe, State};
 use super::tests::{seeds, shards};
 use super::world::{Draws, PATIENCE, World};
-use crate::config::{Config, Flow, Join};
+use headwater_config::{Config, Flow, Join};
 use headwater_model::server::wire::{Frame, Wire};
 use headwater_protocol::resp::ReplyCutter;
 use std::collections::BTreeMap;

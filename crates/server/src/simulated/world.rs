@@ -2,13 +2,13 @@
 
 use super::busy::Busy;
 use super::pipe::{Pipe, ServerEnd};
-use crate::config::{Config, ShardCount};
 use crate::connection::ConnectionId;
 use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::Time;
 use crate::shards::{MessageBatch, ShardMessage, Shards, Transport};
 use headwater_base::{Millis, Shard};
+use headwater_config::{Config, ShardCount};
 use headwater_model::server::place::{Place, Stream};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

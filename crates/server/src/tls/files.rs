@@ -3,7 +3,7 @@
 //! Whatever is loaded is looked at as a whole, and takes the place of what was there only when all of it is good: a file that
 //! cannot be read leaves what was there. Connections that are there keep what they began with.
 
-use crate::config::{ClientCertificates, Cluster, Tls};
+use headwater_config::{ClientCertificates, Cluster, Tls, TlsVersion, tls_versions};
 use rustls::client::ClientConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -37,15 +37,13 @@ impl Certificates {
     }
 }
 
-/// The versions that `tls-protocols` names; all of them where it names none, as in Redis.
-pub(crate) fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
-    let of = |word: &str| match word.to_ascii_lowercase().as_str() {
-        "tlsv1.2" => Ok(&TLS12),
-        "tlsv1.3" => Ok(&TLS13),
-        _ => Err(format!("tls-protocols names '{word}' (allowed: TLSv1.2, TLSv1.3)")),
+/// The versions that `tls-protocols` names, as the library calls them.
+fn versions(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let of = |version| match version {
+        TlsVersion::Tls12 => &TLS12,
+        TlsVersion::Tls13 => &TLS13,
     };
-    let versions = text.split_whitespace().map(of).collect::<Result<Vec<_>, _>>()?;
-    Ok(if versions.is_empty() { vec![&TLS12, &TLS13] } else { versions })
+    Ok(tls_versions(text)?.into_iter().map(of).collect())
 }
 
 fn refuse(setting: &str, file: &str, why: &dyn Display) -> String {

@@ -7,9 +7,9 @@
 use super::files::Certificates;
 use super::stream::{ClientStream, TlsStream};
 use crate::arrival::Arrival;
-use crate::config::{Config, ConfigError};
 use crate::log::event;
 use crate::service::WireProtocol;
+use headwater_config::{Config, ConfigError};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use rustls::ServerConnection;

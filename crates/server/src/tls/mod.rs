@@ -14,7 +14,7 @@ mod handshake;
 mod name;
 mod stream;
 
-pub(crate) use files::{Certificates, between_nodes, versions};
+pub(crate) use files::{Certificates, between_nodes};
 pub(crate) use handshake::{Arrivals, Doorway, HANDSHAKES_MAX};
 pub(crate) use name::of as name_of;
 pub(crate) use stream::{ClientStream, InnerStream, STREAM_BYTES, TlsStream};

@@ -4,9 +4,9 @@
 //! the file names is as the file says. A password of `requirepass` is that of `default`, whatever was kept of it.
 
 use super::{UserRegistry, reach_of, reach_of_module};
-use crate::config::{Config, ConfigError, User};
 use headwater_acl::{DefinitionKind, Users};
 use headwater_command::{Command, Data, OwnedArgs};
+use headwater_config::{Config, ConfigError, User};
 use headwater_node::{DefinitionReach, Node};
 use headwater_protocol::resp::{decode, find};
 

@@ -3,8 +3,8 @@
 //! Only certificates that an authority of `tls-ca-cert-file` has signed come here; what they say of their owner is what that authority vouches for.
 
 use super::UserRegistry;
-use crate::config::{CertificateUser, Config};
 use headwater_acl::User;
+use headwater_config::{CertificateUser, Config};
 use std::collections::HashMap;
 use std::sync::Arc;
 

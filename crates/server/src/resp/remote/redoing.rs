@@ -3,13 +3,13 @@
 //!
 //! What is so done is kept with records as it was before. So a crash meanwhile does no harm: the next start finishes what is left.
 
-use crate::config::ConfigError;
 use crate::connection::ConnectionId;
 use crate::log::event;
 use crate::resp::ShardService;
 use crate::resp::parts::OtherShards;
 use crate::shards::{FoundRecords, ShardMessage};
 use headwater_base::Shard;
+use headwater_config::ConfigError;
 use headwater_router::{AskHeader, Frames, Inner, Redo, TransactionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -2,8 +2,8 @@
 //! for it, and whenever that turns out.
 
 use super::Stage;
-use crate::config::Config;
 use crate::service::{Service, Stopped};
+use headwater_config::Config;
 use std::time::{Duration, Instant};
 
 /// What is there before.

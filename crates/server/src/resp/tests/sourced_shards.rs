@@ -1,10 +1,10 @@
 //! Servers of one and of three shards over sources that hold the same: what they answer, request for request.
 
 use crate::Server;
-use crate::config::Config;
 use crate::sources::scripted::Handle;
 use headwater_base::KeyRange;
 use headwater_base::source::Change;
+use headwater_config::Config;
 use headwater_protocol::resp::ReplyCutter;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -2,10 +2,10 @@
 
 use super::handshake::{NONCE_BYTES, answer};
 use super::{LinkSecurity, LinkSettings, LinkedOwner, LinkedOwners, Links};
-use crate::config::Cluster;
 use crate::connection::ConnectionId;
 use crate::shards::{MessageBatch, Outbox, ShardMessage, Transport};
 use headwater_base::Shard;
+use headwater_config::Cluster;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

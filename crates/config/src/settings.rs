@@ -4,8 +4,7 @@
 //! Settings that only Redis has are shown where tools ask for them, with the value that
 //! describes this server; they cannot be changed.
 
-use crate::config::{Config, EventChannels, Percentiles};
-use crate::log::Levels;
+use crate::{Config, EventChannels, LogLevels, Percentiles};
 use core::fmt::Display;
 use core::str::FromStr;
 
@@ -13,19 +12,19 @@ use core::str::FromStr;
 type Setter = fn(&mut Config, &str) -> Result<(), String>;
 
 /// One setting as CONFIG sees it.
-pub(crate) struct Setting {
+pub struct Setting {
     /// Its name in the configuration file.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Its names in Redis.
-    pub(crate) aliases: &'static [&'static str],
+    pub aliases: &'static [&'static str],
     /// Its value as text.
-    pub(crate) get: fn(&Config) -> String,
+    pub get: fn(&Config) -> String,
     /// Changes it; `None` where that needs a restart.
-    pub(crate) set: Option<Setter>,
+    pub set: Option<Setter>,
 }
 
 /// What Redis has and tools ask for: names and what is true here.
-pub(crate) const FOREIGN: &[(&str, &str)] = &[
+pub const FOREIGN: &[(&str, &str)] = &[
     ("appendfsync", "everysec"),
     ("appendonly", "no"),
     ("cluster-enabled", "no"),
@@ -78,7 +77,7 @@ macro_rules! setting {
 }
 
 /// Every setting of the configuration file but the lists of tables, joins and functions.
-pub(crate) const SETTINGS: &[Setting] = &[
+pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "bind",
         aliases: &[],
@@ -335,7 +334,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         aliases: &["loglevel"],
         get: |config| config.log.log_level.clone(),
         set: Some(|config, text| {
-            text.parse::<Levels>()?;
+            text.parse::<LogLevels>()?;
             config.log.log_level = text.to_ascii_lowercase();
             Ok(())
         }),
@@ -347,10 +346,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
 
 impl Setting {
     /// Its value as text under one of its names.
-    pub(crate) fn get_as(&self, name: &str, config: &Config) -> String {
+    pub fn get_as(&self, name: &str, config: &Config) -> String {
         if name == "loglevel" {
             // Redis's name has Redis's values.
-            let levels = config.log.log_level.parse::<Levels>();
+            let levels = config.log.log_level.parse::<LogLevels>();
             return levels.map_or_else(|_| String::new(), |it| it.as_redis_names().to_owned());
         }
         (self.get)(config)
@@ -358,7 +357,7 @@ impl Setting {
 }
 
 /// The setting of this name (in any case), or why there is none.
-pub(crate) fn find(name: &str) -> Option<&'static Setting> {
+pub fn find(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| {
         setting.name.eq_ignore_ascii_case(name)
             || setting.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
@@ -367,7 +366,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Setting> {
 
 /// Changes the settings named in `pairs`, all or none, and checks them together, whatever their order; the texts are those of
 /// Redis 7.
-pub(crate) fn change(config: &Config, pairs: &[(String, String)]) -> Result<Config, String> {
+pub fn change(config: &Config, pairs: &[(String, String)]) -> Result<Config, String> {
     let failed_at = |name: &str, why: &str| {
         Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {why}"))
     };
@@ -411,7 +410,7 @@ pub(crate) fn change(config: &Config, pairs: &[(String, String)]) -> Result<Conf
 }
 
 /// Changes settings that can be changed at run time, all or none; they are checked together, whatever their order.
-pub(crate) fn change_all(config: &Config, pairs: &[(String, String)]) -> Result<Config, String> {
+pub fn change_all(config: &Config, pairs: &[(String, String)]) -> Result<Config, String> {
     let mut changed = config.clone();
     for (name, value) in pairs {
         let set = find(name).and_then(|setting| setting.set);

@@ -1,16 +1,13 @@
 //! Random histories of streams, beside a plain vector that says what is right.
 
-use super::CHUNK_BYTES;
-use crate::spill::BadDisk;
-use crate::{Engine, EngineError, Expiry, Settings};
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::format;
-use alloc::rc::Rc;
-use alloc::vec::Vec;
+use crate::bad_disk::BadDisk;
 use headwater_base::Millis;
 use headwater_base::memory::Meter;
+use headwater_engine::CHUNK_BYTES;
+use headwater_engine::{Engine, EngineError, Expiry, Settings};
 use headwater_policy::Policy;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// What a stream must be: every byte that its name ever had, by offset, and where what it has starts. What was never
 /// there, because the name got a copy of a stream that begins later, is zeros.
@@ -219,7 +216,7 @@ impl History {
                 let mut copied = self.plain[&key].clone();
                 // The same offsets, unless they mean other bytes already.
                 let by = before.len().saturating_sub(first);
-                copied.bytes.splice(..first, core::iter::repeat_n(0, first + by));
+                copied.bytes.splice(..first, std::iter::repeat_n(0, first + by));
                 copied.bytes[..before.len()].copy_from_slice(&before);
                 copied.start += by;
                 copied.evicted = true;
@@ -435,11 +432,11 @@ fn without_a_disk_old_parts_go_where_the_policy_says_so() {
     assert!(engine.evict_one());
     let first = CHUNK_BYTES as u64;
     assert_eq!(read(&mut engine, b"s", 0, 1), Err(EngineError::Evicted { first }));
-    assert_eq!(read(&mut engine, b"s", first, 1), Ok(Some(alloc::vec![7])));
+    assert_eq!(read(&mut engine, b"s", first, 1), Ok(Some(std::vec![7])));
     assert!(engine.evict_one());
     let (first, end) = (2 * first, 3 * first);
     assert!(!engine.evict_one(), "the last part stays");
-    assert_eq!(read(&mut engine, b"s", first, 1), Ok(Some(alloc::vec![7])));
+    assert_eq!(read(&mut engine, b"s", first, 1), Ok(Some(std::vec![7])));
     // Unless last parts are what fills the memory.
     engine.set_memory(Rc::new(Short), Some(4 * CHUNK_BYTES));
     assert!(engine.evict_one());
@@ -496,7 +493,7 @@ fn streams_and_joins_stay_apart() {
     engine.stream_append(b"p|bob|1", b"x", 0).unwrap();
     let spec = "t|<u>|<p>|<n> = check s|<u>|<p> copy p|<p>|<n>";
     let refused = engine.join_add("t", spec, false).unwrap_err();
-    assert!(alloc::string::ToString::to_string(&refused).contains("holds streams"), "{refused}");
+    assert!(refused.to_string().contains("holds streams"), "{refused}");
     engine.remove(b"p|bob|1").unwrap();
     engine.join_add("t", spec, false).unwrap();
     for key in [&b"p|bob|1"[..], b"s|ann|bob", b"t|ann|bob|1"] {

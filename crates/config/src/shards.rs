@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// How many threads serve, each with a part of the keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ShardCount {
-    /// As many as the data folder's keys are divided among, or one: [`crate::Server::bind`] says how many.
+    /// As many as the data folder's keys are divided among, or one: the start says how many.
     #[default]
     Auto,
     /// So many.
@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for ShardCount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
 
     #[test]
     fn shards_are_a_number_or_left_to_the_server() {

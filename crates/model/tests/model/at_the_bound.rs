@@ -8,10 +8,6 @@ use headwater_engine::{
 use headwater_model::pressure::Pressure;
 use std::rc::Rc;
 
-/// Its counts are what bounds of memory go by.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 const SLICE_ROWS: usize = 200;
 const JOIN: &str = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
 

@@ -58,7 +58,7 @@ impl Config {
     ///
     /// # Errors
     /// A file cannot be read, or is empty.
-    pub(crate) fn read_secrets(&mut self) -> Result<(), ConfigError> {
+    pub fn read_secrets(&mut self) -> Result<(), ConfigError> {
         self.check_doors()?;
         if !self.listen.requirepass_file.is_empty() {
             self.listen.requirepass = read("requirepass-file", &self.listen.requirepass_file)?;

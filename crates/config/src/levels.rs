@@ -4,7 +4,7 @@ use core::str::FromStr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// What events can be about.
-pub(crate) const TARGETS: [&str; 11] = [
+pub const LOG_TARGETS: [&str; 11] = [
     "server", "clients", "memory", "slow", "sources", "store", "cluster", "flows", "http", "log",
     "audit",
 ];
@@ -26,7 +26,7 @@ const VERBOSE: (&str, LevelFilter) = ("verbose", LevelFilter::DEBUG);
 
 /// A level, and levels of single targets.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Levels {
+pub struct LogLevels {
     word: String,
     all: LevelFilter,
     single: Vec<(&'static str, LevelFilter)>,
@@ -43,7 +43,7 @@ fn level(word: &str) -> Result<LevelFilter, String> {
     })
 }
 
-impl FromStr for Levels {
+impl FromStr for LogLevels {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -51,10 +51,11 @@ impl FromStr for Levels {
         for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some((target, word)) => {
-                    let known = TARGETS.iter().find(|name| **name == target).ok_or_else(|| {
-                        let (target, all) = (target.escape_debug(), TARGETS.join(", "));
-                        format!("'{target}' is nothing that events are about; allowed: {all}")
-                    })?;
+                    let known =
+                        LOG_TARGETS.iter().find(|name| **name == target).ok_or_else(|| {
+                            let (target, all) = (target.escape_debug(), LOG_TARGETS.join(", "));
+                            format!("'{target}' is nothing that events are about; allowed: {all}")
+                        })?;
                     levels.single.push((known, level(word)?));
                 }
                 None if levels.word.is_empty() => {
@@ -78,15 +79,17 @@ impl FromStr for Levels {
     }
 }
 
-impl Levels {
+impl LogLevels {
     /// As the library takes them.
-    pub(super) fn targets(&self) -> Targets {
+    #[must_use]
+    pub fn targets(&self) -> Targets {
         let single = self.single.iter().map(|(target, level)| ((*target).to_owned(), *level));
         Targets::new().with_default(self.all).with_targets(single)
     }
 
     /// The level for all, as Redis names it.
-    pub(crate) fn as_redis_names(&self) -> &'static str {
+    #[must_use]
+    pub fn as_redis_names(&self) -> &'static str {
         match (self.word.as_str(), self.all) {
             ("verbose", _) => "verbose",
             (_, LevelFilter::OFF) => "nothing",
@@ -99,12 +102,12 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
-    use super::Levels;
+    use super::LogLevels;
     use tracing_subscriber::filter::LevelFilter;
 
     #[test]
     fn levels_are_read() {
-        let levels: Levels = "Info, clients=debug,http=off".parse().unwrap();
+        let levels: LogLevels = "Info, clients=debug,http=off".parse().unwrap();
         assert_eq!(levels.all, LevelFilter::INFO);
         let single = [("clients", LevelFilter::DEBUG), ("http", LevelFilter::OFF)];
         assert_eq!(levels.single, single);
@@ -122,7 +125,7 @@ mod tests {
             ("off", "nothing"),
             ("nothing", "nothing"),
         ] {
-            assert_eq!(word.parse::<Levels>().unwrap().as_redis_names(), redis, "{word}");
+            assert_eq!(word.parse::<LogLevels>().unwrap().as_redis_names(), redis, "{word}");
         }
     }
 
@@ -136,7 +139,7 @@ mod tests {
             ("", ["no level for all", "info"]),
             ("info,clients=", ["''", "error, warn"]),
         ] {
-            let why = text.parse::<Levels>().unwrap_err();
+            let why = text.parse::<LogLevels>().unwrap_err();
             assert!(told.iter().all(|part| why.contains(part)), "{text}: {why}");
         }
     }

@@ -167,7 +167,7 @@ impl Config {
                 )));
             }
         }
-        crate::tls::versions(&tls.tls_protocols).map_err(ConfigError)?;
+        tls_versions(&tls.tls_protocols).map_err(ConfigError)?;
         if tls.tls_auth_clients != ClientCertificates::No && tls.tls_ca_cert_file.is_empty() {
             return Err(ConfigError(format!(
                 "tls-auth-clients is {}, which needs tls-ca-cert-file (a PEM file of those who may vouch for clients); \
@@ -177,4 +177,27 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// A version of TLS that may be spoken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// The versions that `tls-protocols` names; all of them where it names none, as in Redis.
+///
+/// # Errors
+/// It names something else.
+pub fn tls_versions(text: &str) -> Result<Vec<TlsVersion>, String> {
+    let of = |word: &str| match word.to_ascii_lowercase().as_str() {
+        "tlsv1.2" => Ok(TlsVersion::Tls12),
+        "tlsv1.3" => Ok(TlsVersion::Tls13),
+        _ => Err(format!("tls-protocols names '{word}' (allowed: TLSv1.2, TLSv1.3)")),
+    };
+    let versions = text.split_whitespace().map(of).collect::<Result<Vec<_>, _>>()?;
+    Ok(if versions.is_empty() { vec![TlsVersion::Tls12, TlsVersion::Tls13] } else { versions })
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 const LINK_PORT_OFFSET: u16 = 10_000;
 
 /// The port for the owners of other shards beside this one for clients.
-pub(crate) fn link_port(port: u16) -> Option<u16> {
+#[must_use]
+pub fn link_port(port: u16) -> Option<u16> {
     port.checked_add(LINK_PORT_OFFSET)
 }
 
@@ -16,7 +17,8 @@ fn advertised_port(address: &str) -> Option<u16> {
 }
 
 /// Where the owner of a shard that clients reach at `address` is reached by those of other shards.
-pub(crate) fn link_address(address: &str) -> Option<String> {
+#[must_use]
+pub fn link_address(address: &str) -> Option<String> {
     let (host, _) = address.rsplit_once(':')?;
     Some(format!("{host}:{}", link_port(advertised_port(address)?)?))
 }
@@ -81,7 +83,7 @@ impl Default for Cluster {
 
 impl Cluster {
     /// What reaching the NATS servers needs.
-    pub(crate) fn check_servers(&self) -> Result<(), ConfigError> {
+    pub fn check_servers(&self) -> Result<(), ConfigError> {
         let refuse = |text: &str| Err(ConfigError(String::from(text)));
         if self.cluster_nats.is_empty() {
             return refuse(
@@ -113,7 +115,8 @@ impl Config {
     }
 
     /// The shard that this process has for itself, in a cluster of several.
-    pub(crate) fn shard_apart(&self) -> Option<u16> {
+    #[must_use]
+    pub fn shard_apart(&self) -> Option<u16> {
         let is_apart = self.is_clustered() && self.listen.shards.number() > 1;
         is_apart.then_some(self.cluster.cluster_shard)
     }

@@ -5,10 +5,6 @@ use headwater_model::equipped::Equipped;
 use headwater_model::generate::{KEPT_FROM, LENSED_FROM, TALLIED_FROM};
 use headwater_model::subject::Plain;
 
-/// Its counts are what bounds of memory go by.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 2_000;
 

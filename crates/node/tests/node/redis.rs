@@ -2,7 +2,7 @@
 //! must be equal byte for byte, in RESP2 and in RESP3. Skipped, with a message, where no
 //! `redis-server` is installed.
 //!
-//! `tests/redis/*.script` hold the requests, one a line as `redis-cli` would take it; `#` starts a
+//! `tests/node/redis/*.script` hold the requests, one a line as `redis-cli` would take it; `#` starts a
 //! comment. Only what Redis and Headwater should answer alike belongs there.
 
 use headwater_base::Millis;

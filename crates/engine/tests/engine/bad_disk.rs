@@ -1,10 +1,9 @@
 //! A place to spill to, for tests.
 
-use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
-use alloc::vec::Vec;
-use core::cell::RefCell;
 use headwater_base::spill::Spill;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// A disk that is too small, loses things and sometimes takes none.
 #[derive(Clone, Debug, Default)]

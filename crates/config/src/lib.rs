@@ -8,31 +8,38 @@ mod check;
 mod cluster;
 mod doors;
 mod flows;
+mod format;
 mod hints;
 mod http;
 mod keyspace;
+mod levels;
 mod log;
 mod percentiles;
 mod port;
 mod secrets;
+pub mod settings;
 mod shards;
+mod size;
 mod tls;
 mod users;
 
+pub use check::LEAST_FOR_DATA;
 pub use cluster::Cluster;
-pub(crate) use cluster::{link_address, link_port};
+pub use cluster::{link_address, link_port};
 pub use doors::{Connect, DebugCommand, Doors};
 pub use flows::{Flow, Flows};
+pub use format::LogFormat;
 pub use http::Http;
-pub(crate) use keyspace::EventChannels;
+pub use keyspace::EventChannels;
+pub use levels::{LOG_TARGETS, LogLevels};
 pub use log::Logging;
-pub(crate) use percentiles::Percentiles;
+pub use percentiles::Percentiles;
 pub use port::OptionalPort;
 pub use shards::ShardCount;
-pub use tls::{CertificateUser, ClientCertificates, Tls};
+pub use size::{Share, Size};
+pub use tls::{CertificateUser, ClientCertificates, Tls, TlsVersion, tls_versions};
 pub use users::{KeptOwner, User};
 
-use crate::memory::{Share, Size};
 use core::net::IpAddr;
 use headwater_base::Limits;
 use headwater_base::functions::FunctionLimits;
@@ -242,7 +249,8 @@ pub struct Memory {
 
 impl Memory {
     /// Bytes that the process may take; `None`: as much as there is.
-    pub(crate) fn bound(&self) -> Option<usize> {
+    #[must_use]
+    pub fn bound(&self) -> Option<usize> {
         (self.max != Size(0)).then_some(self.max.0 as usize)
     }
 }

@@ -1,22 +1,19 @@
 //! Drafts are what a plain vector would be after the same operations, whoever shares the value; and
 //! calls that fail change nothing.
 
-use crate::functions::{CallOptions, FlowCall, Folded};
-use crate::{
-    Engine, EngineError, Expiry, Follower, NotifiedChange, RangeOptions, Settings, Stop,
-    TableOptions,
-};
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
-use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_base::functions::{
     CallError, FunctionLimits, FunctionReport, Functions, Loading, Refused, Run, Source, Subject,
     World,
 };
+use headwater_engine::{
+    CallOptions, Engine, EngineError, Expiry, FlowCall, Folded, Follower, NotifiedChange,
+    RangeOptions, Settings, Stop, TableOptions,
+};
 use headwater_pattern::{Component, Pattern};
 use headwater_pool::Value;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 /// Functions in plain code: each does what its parameter says.
 #[derive(Debug)]
@@ -51,7 +48,7 @@ impl Draws {
 fn act(subject: &mut dyn Subject, seed: u64) -> Result<(), Refused> {
     let mut draws = Draws(seed);
     let mut model = subject.len().map(|len| {
-        let mut bytes = alloc::vec![0; len];
+        let mut bytes = std::vec![0; len];
         assert_eq!(subject.read(0, &mut bytes), len);
         bytes
     });
@@ -93,7 +90,7 @@ fn act(subject: &mut dyn Subject, seed: u64) -> Result<(), Refused> {
         }
         assert_eq!(subject.len(), model.as_ref().map(Vec::len));
         let value = model.as_deref().unwrap_or(&[]);
-        let mut found = alloc::vec![0; len];
+        let mut found = std::vec![0; len];
         let count = subject.read(at, &mut found);
         let from = at.min(value.len());
         assert_eq!(found[..count], value[from..(from + len).min(value.len())]);
@@ -112,8 +109,8 @@ fn act_on_others(
 ) -> Result<(), Refused> {
     let mut draws = Draws(seed);
     for _ in 0..draws.below(12) {
-        let key = alloc::format!("w|{}", draws.below(20)).into_bytes();
-        let last = alloc::format!("w|{}", draws.below(20)).into_bytes();
+        let key = std::format!("w|{}", draws.below(20)).into_bytes();
+        let last = std::format!("w|{}", draws.below(20)).into_bytes();
         let most = draws.below(8);
         match draws.below(6) {
             0..2 => {
@@ -228,7 +225,7 @@ impl Run for Lengths {
             return Err(CallError::Status(9));
         }
         if !self.whole && len > 1 {
-            subject.reply(alloc::format!("{len}").as_bytes()).map_err(CallError::Refused)?;
+            subject.reply(std::format!("{len}").as_bytes()).map_err(CallError::Refused)?;
         }
         Ok(())
     }
@@ -238,7 +235,7 @@ impl Run for Lengths {
     }
 
     fn finish(&mut self, subject: &mut dyn Subject) -> Result<(), CallError> {
-        subject.reply(alloc::format!("{}", self.sum).as_bytes()).map_err(CallError::Refused)
+        subject.reply(std::format!("{}", self.sum).as_bytes()).map_err(CallError::Refused)
     }
 }
 
@@ -265,7 +262,7 @@ fn drafts_are_what_a_vector_would_be() {
         for seed in 0..6000_u64 {
             let mut draws = Draws(seed ^ 0xabcd);
             let id = draws.below(12);
-            let key = alloc::format!("s|{id}").into_bytes();
+            let key = std::format!("s|{id}").into_bytes();
             if draws.below(5) == 0 {
                 let len = draws.length();
                 engine.set(&key, &draws.bytes(len), Expiry::Never).unwrap();
@@ -293,7 +290,7 @@ fn drafts_are_what_a_vector_would_be() {
                 engine.release(held);
             }
             if joined {
-                let shown = get(&mut engine, alloc::format!("v|{id}").as_bytes());
+                let shown = get(&mut engine, std::format!("v|{id}").as_bytes());
                 assert_eq!(shown, after, "seed {seed}: the view");
             }
             if seed.is_multiple_of(100) {
@@ -308,8 +305,7 @@ fn what_a_call_changes_is_written_in_place() {
     let mut engine = engine();
     engine.set(b"k", &[b'x'; 10_000], Expiry::Never).unwrap();
     let bytes = engine.stats().value_bytes;
-    let table = engine.store.table_of(b"k").unwrap();
-    let word = engine.store.table(table).get(b"k");
+    let place = engine.value_place(b"k");
     // This seed writes within the value, and does nothing else.
     let seed = (0..).find(|&seed| {
         let mut draws = Draws(seed);
@@ -332,7 +328,7 @@ fn what_a_call_changes_is_written_in_place() {
         }
     }
     assert_ne!(get(&mut engine, b"k").unwrap(), [b'x'; 10_000]);
-    assert_eq!(engine.store.table(table).get(b"k"), word);
+    assert_eq!(engine.value_place(b"k"), place);
     assert_eq!(engine.stats().value_bytes, bytes);
 }
 
@@ -367,7 +363,7 @@ fn calls_are_refused_where_writes_are() {
 fn ranges_are_filtered_and_folded() {
     let mut engine = engine();
     for (key, len) in [("r|1", 1), ("r|2", 20), ("r|3", 300), ("s|bad", 1)] {
-        engine.set(key.as_bytes(), &alloc::vec![b'x'; len], Expiry::Never).unwrap();
+        engine.set(key.as_bytes(), &std::vec![b'x'; len], Expiry::Never).unwrap();
     }
     let mut seen = Vec::new();
     let mut range = |name: &[u8], last: &[u8], seen: &mut Vec<(Vec<u8>, Vec<u8>)>| {
@@ -388,7 +384,7 @@ fn ranges_are_filtered_and_folded() {
     assert!(seen.is_empty());
     let failed = range(b"len", b"", &mut seen).unwrap_err();
     let status = CallError::Status(9);
-    let name = alloc::string::String::from("len");
+    let name = String::from("len");
     assert_eq!(failed, Stop::Failed(EngineError::Function { name, error: status }));
 }
 
@@ -415,7 +411,7 @@ fn flow_call<'a>(function: &'a [u8], param: &'a [u8], writes: &'a [Pattern]) -> 
 
 fn pattern(table: &str) -> Pattern {
     let slot = Component::Slot { slot: 0, width: None };
-    Pattern { table: table.as_bytes().to_vec(), components: alloc::vec![slot] }
+    Pattern { table: table.as_bytes().to_vec(), components: std::vec![slot] }
 }
 
 #[test]
@@ -434,7 +430,7 @@ fn a_flows_function_sees_its_own_changes_of_other_keys_and_nobody_else_does_befo
         let called = engine.function_call_for_flow(&call);
         if seed % 3 == 0 {
             let error = CallError::Status(1);
-            let name = alloc::string::String::from("fail");
+            let name = String::from("fail");
             assert_eq!(called, Err(Stop::Failed(EngineError::Function { name, error })));
         } else {
             assert_eq!(called, Ok(()), "seed {seed}");

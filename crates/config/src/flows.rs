@@ -122,7 +122,7 @@ impl Flow {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
+    use crate::Config;
 
     #[test]
     fn a_flow_of_the_file_is_the_words_of_the_command() {

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_configuration_to_copy_is_one() {
-        let page = include_str!("../../../../docs/security-network.md");
+        let page = include_str!("../../../docs/security-network.md");
         let block = page.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```"));
         let config = Config::parse(block.expect("a block").0).unwrap();
         assert_eq!(config.check(), Ok(()));

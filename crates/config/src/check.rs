@@ -1,46 +1,18 @@
 //! What no single setting can tell: bounds, and settings that contradict each other.
 
 use super::http::HTTP_HEADER_BYTES_MIN;
-use super::{Config, ConfigError, EventChannels, Percentiles};
-use crate::log::{Format, Levels};
-use crate::memory::LEAST_FOR_DATA;
-use crate::resp::{CheckedFor, check_declared};
+use super::{Config, ConfigError, EventChannels, LogFormat, LogLevels, Percentiles};
+
 use headwater_base::Limits;
 use headwater_engine::Policy;
 use headwater_keep::Durability;
 
+/// Bytes of memory that must fit beside the empty server.
+pub const LEAST_FOR_DATA: usize = 8 << 20;
 /// Most shards.
 pub(crate) const SHARDS_MAX: usize = 256;
 
 impl Config {
-    /// Checks all that can be told without a server, its sources, and its data: settings, the files that they name, and what they
-    /// declare.
-    ///
-    /// # Errors
-    /// A setting is out of its bounds, a file cannot be used, or something that is declared cannot be accepted.
-    pub fn check_whole(&mut self) -> Result<(), ConfigError> {
-        self.read_secrets()?;
-        self.check()?;
-        let max = self.memory.max.0;
-        if max > 0 && max < LEAST_FOR_DATA as u64 {
-            // How much more it takes is found at the start.
-            return Err(ConfigError(format!(
-                "maxmemory is {max} (allowed: 0, or at least {LEAST_FOR_DATA} and what the program itself takes)"
-            )));
-        }
-        check_declared(self, CheckedFor::Start)
-    }
-
-    /// The same, of settings that a server reads again: files with modules, users and certificates are its own business.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn check_again(&mut self) -> Result<(), ConfigError> {
-        self.read_secrets()?;
-        self.check()?;
-        check_declared(self, CheckedFor::Server)
-    }
-
     /// Checks what no single setting can tell.
     ///
     /// # Errors
@@ -129,10 +101,10 @@ impl Config {
         if let Err(why) = events.parse::<EventChannels>() {
             return refuse(format!("notify-keyspace-events is '{events}' ({why})"));
         }
-        if let Err(why) = self.log.log_level.parse::<Levels>() {
+        if let Err(why) = self.log.log_level.parse::<LogLevels>() {
             return refuse(format!("log-level is '{}' ({why})", self.log.log_level));
         }
-        if let Err(why) = self.log.log_format.parse::<Format>() {
+        if let Err(why) = self.log.log_format.parse::<LogFormat>() {
             return refuse(format!("log-format is '{}' ({why})", self.log.log_format));
         }
         if let Err(allowed) = self.data.durability.parse::<Durability>() {

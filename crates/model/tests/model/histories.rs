@@ -7,10 +7,6 @@ use headwater_model::join::{Join, Mode, Operator};
 use headwater_model::subject::{FeedChange, FollowerNotification, Plain, Subject};
 use headwater_model::{drive, drive_sources, generate};
 
-/// Its counts are what bounds of memory go by.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 4_000;
 

@@ -1,16 +1,14 @@
 //! Long plain values that leave memory and come back, beside a plain map that says what is right.
 
-use super::BadDisk;
-use crate::handles::Handle;
-use crate::{Engine, EngineError, Expiry, Policy, RangeOptions, Settings, Stop, TableOptions};
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::format;
-use alloc::rc::Rc;
-use alloc::vec::Vec;
-use core::cell::Cell;
+use crate::bad_disk::BadDisk;
 use headwater_base::Millis;
 use headwater_base::memory::Meter;
+use headwater_engine::{
+    Engine, EngineError, Expiry, Policy, RangeOptions, Settings, Stop, TableOptions, ValuePlace,
+};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 const LONG: usize = 5000;
 const LONG_MIN: usize = 4096;
@@ -40,9 +38,7 @@ fn spilled(engine: &Engine) -> u64 {
 }
 
 fn is_spilled(engine: &Engine, key: &[u8]) -> bool {
-    let table = engine.store.table_of(key);
-    let word = table.and_then(|table| engine.store.table(table).get(key));
-    word.and_then(Handle::spilled).is_some()
+    engine.value_place(key) == Some(ValuePlace::Disk)
 }
 
 #[test]
@@ -233,12 +229,7 @@ fn a_disk_that_loses_things_costs_misses_and_nothing_else() {
                     let before = engine.evicted().keys;
                     engine.evict_one();
                     if engine.evicted().keys > before {
-                        plain.retain(|key, _| {
-                            engine
-                                .store
-                                .table_of(key)
-                                .is_some_and(|table| engine.store.table(table).get(key).is_some())
-                        });
+                        plain.retain(|key, _| engine.value_place(key).is_some());
                     }
                 }
                 7 | 8 => {
@@ -254,7 +245,7 @@ fn a_disk_that_loses_things_costs_misses_and_nothing_else() {
                     let all: Vec<_> = plain.keys().cloned().collect();
                     let away: Vec<bool> = all.iter().map(|key| is_spilled(&engine, key)).collect();
                     let mut seen = BTreeMap::new();
-                    let mut each = |key: &[u8], value: crate::Value<'_>| {
+                    let mut each = |key: &[u8], value: headwater_pool::Value<'_>| {
                         seen.insert(key.to_vec(), value.to_vec());
                     };
                     engine.range(b"", b"", RangeOptions::default(), &mut each).unwrap();

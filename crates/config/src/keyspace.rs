@@ -6,11 +6,11 @@ use headwater_engine::EventKinds;
 
 /// Which events are told, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct EventChannels {
+pub struct EventChannels {
     /// On channels named by the key (`K`).
-    pub(crate) by_key: bool,
+    pub by_key: bool,
     /// On channels named by the event (`E`).
-    pub(crate) by_event: bool,
+    pub by_event: bool,
     kinds: u16,
 }
 
@@ -34,7 +34,8 @@ const ALL: u16 = (1 << (KINDS.len() - 1)) - 1;
 
 impl EventChannels {
     /// The kinds of events that the engine is to list: none, where nobody would be told.
-    pub(crate) fn kinds(self) -> EventKinds {
+    #[must_use]
+    pub fn kinds(self) -> EventKinds {
         if !self.by_key && !self.by_event {
             return EventKinds::NONE;
         }

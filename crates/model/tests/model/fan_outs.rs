@@ -12,10 +12,6 @@ use headwater_model::{drive, generate};
 const SHARE: u64 = 10;
 const HISTORIES: u64 = 4_000;
 
-/// Its counts are what bounds of memory go by.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 /// What histories' keys consist of, mostly.
 const COMPONENTS: [&[u8]; 14] =
     [b"a", b"b", b"ab", b"1", b"10", b"100", b"2", b"a}", b"~", b"x", b"y", b"01", b"z", b"\xff"];

@@ -9,7 +9,7 @@ const PERCENTILES_MAX: usize = 32;
 
 /// Percents, as they were given.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Percentiles(pub(crate) Vec<f64>);
+pub struct Percentiles(pub Vec<f64>);
 
 impl FromStr for Percentiles {
     type Err = String;
@@ -41,7 +41,8 @@ impl fmt::Display for Percentiles {
 
 impl Observe {
     /// The percentiles that are told.
-    pub(crate) fn percentiles(&self) -> Percentiles {
+    #[must_use]
+    pub fn percentiles(&self) -> Percentiles {
         // They were checked when they were set.
         self.latency_tracking_info_percentiles.parse().unwrap_or_default()
     }

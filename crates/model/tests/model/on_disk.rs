@@ -20,10 +20,6 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io, thread};
 use tempfile::TempDir;
 
-/// Its counts are what bounds of memory go by.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 /// How long an answer of the store may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 

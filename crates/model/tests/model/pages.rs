@@ -9,10 +9,6 @@ use headwater_model::generate::{self, PAGED_FROM};
 use headwater_model::history::Op;
 use headwater_model::subject::{Plain, Subject};
 
-/// Its counts are what bounds of memory go by.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
 const HISTORIES: u64 = 2_000;
 

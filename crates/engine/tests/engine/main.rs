@@ -1,0 +1,23 @@
+//! The engine, used as a node uses it. One program, so that the engine is linked once.
+
+mod bad_disk;
+mod choices;
+mod documents_in_slices;
+mod endings;
+mod explain;
+mod fan_outs;
+mod functions;
+mod gatherings;
+mod limited;
+mod limits;
+mod loads;
+mod maintenance_time;
+mod memory;
+mod regroupings;
+mod shards;
+mod snapshots;
+mod spill;
+mod streams;
+mod tallies;
+mod windows;
+mod work;
