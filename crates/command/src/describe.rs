@@ -2,7 +2,8 @@
 
 use crate::args::Args;
 use crate::reply::Reply;
-use crate::table::{Flags, Group, Id, SPECS, Spec, lookup, lookup_subcommand};
+use crate::table::{Flags, Group, Id, KeyArgs, SPECS, Spec, lookup, lookup_subcommand};
+use crate::tips;
 
 /// COMMAND: every command's description.
 pub fn commands(reply: &mut impl Reply) {
@@ -241,7 +242,9 @@ fn describe(spec: &Spec, reply: &mut impl Reply) {
     reply.integer(i64::from(spec.keys.last));
     reply.integer(i64::from(spec.keys.step));
     write_texts(&mut categories(spec), reply);
-    reply.array(0);
+    let tips = tips::of(spec);
+    reply.array(tips.len());
+    tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
     describe_keys(spec, reply);
     reply.array(spec.subcommands.len());
     for sub in spec.subcommands {
@@ -249,15 +252,28 @@ fn describe(spec: &Spec, reply: &mut impl Reply) {
     }
 }
 
-/// The key specification of Redis 7: where the search begins and how it goes on.
+/// The key specifications of Redis 7, one for what is done to keys in the same way: where the search begins and how it goes on.
 fn describe_keys(spec: &Spec, reply: &mut impl Reply) {
-    if spec.keys.first == 0 {
+    let KeyArgs { first, last, step } = spec.keys;
+    if first == 0 {
         return reply.array(0);
     }
-    reply.array(1);
+    // What is done to the first key may differ from what is done to the others.
+    let others = access_of(spec, None, false);
+    let differ = last != first && access_of(spec, None, true) != others;
+    reply.array(1 + usize::from(differ));
+    let first_last = if differ { first } else { last };
+    describe_range(access_of(spec, None, true), KeyArgs { first, last: first_last, step }, reply);
+    if differ {
+        describe_range(others, KeyArgs { first: first + step, last, step }, reply);
+    }
+}
+
+/// A key specification: keys at these places, and what is done to them.
+fn describe_range(access: &[&'static str], keys: KeyArgs, reply: &mut impl Reply) {
     reply.map(3);
     reply.bulk(b"flags");
-    write_texts(&mut access_of(spec, None, true).iter().copied(), reply);
+    write_texts(&mut access.iter().copied(), reply);
     reply.bulk(b"begin_search");
     reply.map(2);
     reply.bulk(b"type");
@@ -265,15 +281,15 @@ fn describe_keys(spec: &Spec, reply: &mut impl Reply) {
     reply.bulk(b"spec");
     reply.map(1);
     reply.bulk(b"index");
-    reply.integer(i64::from(spec.keys.first));
+    reply.integer(i64::from(keys.first));
     reply.bulk(b"find_keys");
     reply.map(2);
     reply.bulk(b"type");
     reply.bulk(b"range");
     reply.bulk(b"spec");
     reply.map(3);
-    let last = if spec.keys.last < 0 { spec.keys.last } else { spec.keys.last - spec.keys.first };
-    for (name, number) in [("lastkey", last), ("keystep", spec.keys.step), ("limit", 0)] {
+    let last = if keys.last < 0 { keys.last } else { keys.last - keys.first };
+    for (name, number) in [("lastkey", last), ("keystep", keys.step), ("limit", 0)] {
         reply.bulk(name.as_bytes());
         reply.integer(i64::from(number));
     }

@@ -20,6 +20,7 @@ pub mod number;
 mod reply;
 mod scripts;
 pub mod table;
+mod tips;
 
 pub use args::{ArgVec, Args, OwnedArgs, Span};
 pub use command::*;

@@ -85,14 +85,14 @@ fn shards_answer_as_one() {
     let first = number("HEADWATER_SIM_FIRST").unwrap_or(0);
     answer_as_one(match number("HEADWATER_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(4000),
+        None => first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1500),
     });
 }
 
 #[test]
 fn shards_answer_as_one_where_joins_look_at_values() {
     let first = LENSED_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
-    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(2000));
+    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1000));
 }
 
 #[test]

@@ -528,7 +528,7 @@ impl Trial {
 
 #[test]
 fn nobody_sees_or_changes_what_it_may_not() {
-    let steps = number_from("HEADWATER_ACL_STEPS", 1500);
+    let steps = number_from("HEADWATER_ACL_STEPS", 800);
     for (seed, shards) in [(1, "1"), (2, "3"), (3, "1"), (4, "3")] {
         let mut trial = Trial::begin(seed, shards);
         for _ in 0..steps {

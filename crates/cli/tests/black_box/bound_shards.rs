@@ -182,7 +182,7 @@ fn a_client_stays_while_what_it_has_written_goes_to_disk() {
 
 #[test]
 fn a_slow_disk_takes_its_time_and_refuses_nothing() {
-    huge_values_go_to_disk(Some("slow"), 80 * rounds());
+    huge_values_go_to_disk(Some("slow"), 40 * rounds());
 }
 
 #[test]

@@ -19,22 +19,18 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-/// One test at a time has servers: three of them and what they are used for are enough for a small machine.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn servers() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
-    let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+fn servers() -> Option<PathBuf> {
     let program = servers::program();
     if program.is_none() {
         let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
         let mut out = std::io::stderr();
         writeln!(out, "{text}").unwrap();
     }
-    Some((program?, turn))
+    program
 }
 
 /// How to reach these of the servers.
@@ -119,7 +115,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn servers_that_do_not_sync_are_refused() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     let users = "authorization { user: hw, password: \"s@cret\" }";
     let servers = Servers::start_with(program, "2m", users);
     servers.wait();
@@ -149,7 +145,7 @@ fn openssl(folder: &Path, arguments: &str) -> bool {
 
 #[test]
 fn servers_are_spoken_to_over_tls_with_certificates_both_ways() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     fs::write(at.join("names"), "subjectAltName=IP:127.0.0.1").unwrap();
@@ -205,7 +201,7 @@ impl Pipeline {
 
 #[test]
 fn a_start_needs_a_quorum_and_waits_for_it() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     let mut servers = Servers::start(program, "always");
     servers.wait();
     let mut settings = settings(&servers, &ALL);
@@ -248,7 +244,7 @@ fn append(log: &mut JetStreamLog, request: LogRequest) -> AppendOutcome {
 
 #[test]
 fn late_appends_behind_a_claim_are_stored_and_are_no_data() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     let servers = Servers::start(program, "always");
     servers.wait();
     let settings = settings(&servers, &ALL);
@@ -307,7 +303,7 @@ fn late_appends_behind_a_claim_are_stored_and_are_no_data() {
 
 #[test]
 fn a_paused_owner_with_appends_under_way_undoes_nothing() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     // Whether a server passes on what waited in its sockets is up to it: it may have been given up by the others.
     let late = (0..5).any(|_| an_owner_is_paused(program.clone()));
     assert!(late, "no late append is ever stored behind the claim");
@@ -380,7 +376,7 @@ fn check(servers: &Servers, nodes: &[member::Done]) {
 
 #[test]
 fn snapshots_are_whole_or_none_and_older_ones_are_removed() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     let servers = Servers::start(program, "always");
     servers.wait();
     let nats = JetStream::connect(settings(&servers, &ALL)).unwrap();
@@ -437,7 +433,7 @@ fn snapshots_are_whole_or_none_and_older_ones_are_removed() {
 
 #[test]
 fn without_a_quorum_nothing_is_answered() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     let mut servers = Servers::start(program, "always");
     servers.wait();
     let nodes = ["a", "b"].map(|name| Member::start(name, settings(&servers, &ALL), true));
@@ -466,7 +462,7 @@ fn without_a_quorum_nothing_is_answered() {
 
 #[test]
 fn killed_and_stopped_servers_lose_nothing() {
-    let Some((program, _turn)) = servers() else { return };
+    let Some(program) = servers() else { return };
     let rounds = std::env::var("HEADWATER_CLUSTER_ROUNDS").ok();
     let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
     let mut servers = Servers::start(program, "always");
