@@ -11,6 +11,7 @@ const BY_KEYS: &str = "request_policy:multi_shard";
 const SUM: &str = "response_policy:agg_sum";
 const LEAST: &str = "response_policy:agg_min";
 const ALL_OF_THEM: &str = "response_policy:all_succeeded";
+const AND: &str = "response_policy:agg_logical_and";
 const SPECIAL: &str = "response_policy:special";
 
 /// The tips of a command, as Redis 7.0 gives them.
@@ -30,7 +31,10 @@ pub(crate) fn of(spec: &Spec) -> &'static [&'static str] {
         Id::LatencyDoctor | Id::LatencyHistogram | Id::LatencyHistory | Id::LatencyLatest => {
             &[DIFFERS, ALL_NODES, SPECIAL]
         }
-        Id::ConfigSet | Id::LatencyReset | Id::SlowlogReset => &[ALL_NODES, ALL_OF_THEM],
+        Id::ConfigSet | Id::LatencyReset | Id::ScriptFlush | Id::ScriptLoad | Id::SlowlogReset => {
+            &[ALL_NODES, ALL_OF_THEM]
+        }
+        Id::ScriptExists => &[ALL_SHARDS, AND],
         Id::SlowlogGet => &[ALL_NODES, DIFFERS],
         Id::SlowlogLen => &[ALL_NODES, SUM, DIFFERS],
         Id::Command | Id::CommandDocs | Id::CommandInfo | Id::CommandList => &[ANY_ORDER],

@@ -1,13 +1,18 @@
 //! How long calls may take, in time of the processor.
 //!
-//! The clock counts what the world calls time. In it a call may have stood still: its thread was put aside by a busy system, or
-//! waited for a disk. If that ended calls, then what a join shows would depend on what else the machine has to do. So a
-//! call that the clock finds at work is looked at: from then on its thread's processor time counts. Calls that end within a
-//! tick, which most do, are never looked at and pay nothing.
+//! The clock counts what the world calls time. In it a call may have stood still: its thread was put aside by a busy system. If
+//! that ended calls, then what a join shows would depend on what else the machine has to do. So a call that the clock finds
+//! at work is looked at, at each tick: from the first look on its thread's processor time counts. Calls that end within a tick,
+//! which most do, are never looked at and pay nothing.
+//!
+//! Functions of flows may read other keys, for which their thread may wait for a disk. That is no time of the processor, but
+//! nobody else is served meanwhile: so such calls also end when they have taken many times their limit of the world's time.
 
-use crate::clock::TICK;
 use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How many times its limit a call may take of the world's time where it may wait.
+const WAITS: u32 = 100;
 
 /// The processor time of this thread.
 pub(crate) fn processor_time() -> Duration {
@@ -19,43 +24,64 @@ pub(crate) fn processor_time() -> Duration {
 #[derive(Debug)]
 pub(crate) struct CallTime {
     most: Duration,
-    /// The thread's processor time at the first look.
-    since: Option<Duration>,
+    may_wait: bool,
+    /// The first look.
+    first: Option<Look>,
+}
+
+/// The two times at a look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// Of the processor, for this thread.
+    processor: Duration,
+    world: Instant,
+}
+
+impl Look {
+    pub(crate) fn now() -> Self {
+        Self { processor: processor_time(), world: Instant::now() }
+    }
 }
 
 impl CallTime {
-    /// Ticks before the first look. The tick under way may end at once.
-    pub(crate) const FIRST_TICKS: u64 = 1;
+    /// Ticks between looks. The one under way may end at once.
+    pub(crate) const TICKS: u64 = 1;
 
-    /// Calls that begin now.
-    pub(crate) fn new(milliseconds: u64) -> Self {
-        Self { most: Duration::from_millis(milliseconds), since: None }
+    /// Calls that begin now; `may_wait`: for what is not in memory.
+    pub(crate) fn new(milliseconds: u64, may_wait: bool) -> Self {
+        Self { most: Duration::from_millis(milliseconds), may_wait, first: None }
     }
 
-    /// Looks at the calls, at the given processor time: how many ticks there are before the next look, at least one; nothing when
-    /// their time is over.
-    pub(crate) fn look(&mut self, now: Duration) -> Option<u64> {
-        let since = *self.since.get_or_insert(now);
-        let left =
-            self.most.checked_sub(now.saturating_sub(since)).filter(|left| !left.is_zero())?;
-        Some(left.as_millis().div_ceil(TICK.as_millis()).max(1) as u64)
+    /// Looks at the calls; whether their time is over.
+    pub(crate) fn is_over(&mut self, now: Look) -> bool {
+        let first = *self.first.get_or_insert(now);
+        let waits = || now.world.saturating_duration_since(first.world) >= self.most * WAITS;
+        now.processor.saturating_sub(first.processor) >= self.most || self.may_wait && waits()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::CallTime;
-    use std::time::Duration;
+    use super::{CallTime, Look};
+    use std::time::{Duration, Instant};
 
     #[test]
-    fn time_that_the_thread_did_not_have_does_not_count() {
-        let at = Duration::from_micros;
-        let mut time = CallTime::new(10);
-        assert_eq!(time.look(at(70_000)), Some(10));
-        // Ten ticks later it has had the processor for a few microseconds.
-        assert_eq!(time.look(at(70_020)), Some(9));
-        assert_eq!(time.look(at(79_900)), Some(1));
-        assert_eq!(time.look(at(80_000)), None);
-        assert_eq!(time.look(at(99_000)), None);
+    fn time_that_the_thread_did_not_have_does_not_count_unless_it_may_wait() {
+        let start = Instant::now();
+        let look = |processor: u64, world: u64| Look {
+            processor: Duration::from_micros(70_000 + processor),
+            world: start + Duration::from_millis(world),
+        };
+        for may_wait in [false, true] {
+            let mut time = CallTime::new(10, may_wait);
+            for (processor, world, is_over) in
+                [(0, 0, false), (20, 10, false), (9_900, 999, false), (9_950, 1000, may_wait)]
+            {
+                assert_eq!(time.is_over(look(processor, world)), is_over, "{processor} {world}");
+            }
+            assert!(time.is_over(look(10_000, 1001)));
+            let mut time = CallTime::new(10, may_wait);
+            assert!(!time.is_over(look(0, 0)) && time.is_over(look(10_000, 11)));
+        }
     }
 }

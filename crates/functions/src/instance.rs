@@ -9,7 +9,7 @@
 //! Making an instance takes some tens of microseconds, putting one back as much as copying the
 //! chunks that were written: of a module with 64 KiB, 1 KiB each.
 
-use crate::call_time::{CallTime, processor_time};
+use crate::call_time::{CallTime, Look};
 use crate::imports::{IMPURE, MODULE, MemoryDenied, SUBJECT, State};
 use crate::instrument::{self, Instrumented, REACH};
 use headwater_base::functions::{CallError, FunctionLimits, Refused, Subject};
@@ -106,7 +106,7 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// A new instance; the module's start may take as long as a call.
+    /// A new instance; its start and the first calls have the time of one call, together.
     ///
     /// # Errors
     /// The module's start failed.
@@ -116,17 +116,17 @@ impl Instance {
             memory_bytes_max: limits.memory_bytes_max,
             marks: 0,
             shift: compiled.shift,
-            time: CallTime::new(limits.milliseconds_max),
+            time: CallTime::new(limits.milliseconds_max, !compiled.pure),
         };
         let mut store = Store::new(compiled.pre.module().engine(), state);
         store.limiter(|state| state);
         store.epoch_deadline_callback(|mut store| {
-            match store.data_mut().time.look(processor_time()) {
-                Some(ticks) => Ok(UpdateDeadline::Continue(ticks)),
-                None => Err(Trap::Interrupt.into()),
+            if store.data_mut().time.is_over(Look::now()) {
+                return Err(Trap::Interrupt.into());
             }
+            Ok(UpdateDeadline::Continue(CallTime::TICKS))
         });
-        store.set_epoch_deadline(CallTime::FIRST_TICKS);
+        store.set_epoch_deadline(CallTime::TICKS);
         let told = |error: Error| told(&error, limits);
         let instance = compiled.pre.instantiate(&mut store).map_err(told)?;
         if let Ok(start) = instance.get_typed_func::<(), ()>(&mut store, INITIALIZE) {
@@ -173,9 +173,9 @@ impl Instance {
 
     /// Gives the calls from now on the time of one, together.
     #[inline]
-    pub(crate) fn begin(&mut self, limits: &FunctionLimits) {
-        self.store.data_mut().time = CallTime::new(limits.milliseconds_max);
-        self.store.set_epoch_deadline(CallTime::FIRST_TICKS);
+    pub(crate) fn begin(&mut self, compiled: &Compiled, limits: &FunctionLimits) {
+        self.store.data_mut().time = CallTime::new(limits.milliseconds_max, !compiled.pure);
+        self.store.set_epoch_deadline(CallTime::TICKS);
     }
 
     /// Calls a function for `subject`.

@@ -257,13 +257,15 @@ impl Host {
         let started = timed.then(Instant::now);
         self.clock.begin();
         let mut done = match &mut loaded.instance {
-            Some(_) => Ok(()),
+            Some(instance) => {
+                instance.begin(&loaded.compiled, &self.limits);
+                Ok(())
+            }
             none => {
                 Instance::new(&loaded.compiled, &self.limits).map(|instance| *none = Some(instance))
             }
         };
         if let Some(instance) = &mut loaded.instance {
-            instance.begin(&self.limits);
             done = act(instance, &loaded.compiled, export, &self.limits);
             if done.is_err() || !instance.put_back() {
                 loaded.instance = None;

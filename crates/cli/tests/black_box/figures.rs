@@ -1,5 +1,6 @@
 //! The figures that a server tells of itself mean what they say, with one shard and with several.
 
+use crate::http::get;
 use crate::pausing::number_of;
 use crate::support::{PATIENCE, Server, request};
 use redis::{Connection, Value, cmd};
@@ -209,6 +210,40 @@ fn lookups_are_hits_and_misses() {
         assert_eq!(after, [6 + 6 + 1 + 1, 3 + 3 + 1 + 1]);
         let _: () = cmd("CONFIG").arg("RESETSTAT").query(client).unwrap();
         assert_eq!(number(client, "stats", "keyspace_hits"), 0);
+    }
+}
+
+#[test]
+fn metrics_count_requests_and_errors_as_info_does() {
+    for shards in ["1", "3"] {
+        let server =
+            Server::start(&["--shards", shards, "--memcached-port", "0", "--http-port", "0"]);
+        let client = &mut server.client(3);
+        for at in 0..9 {
+            let _: () = cmd("SET").arg(key(at)).arg("v").query(client).unwrap();
+        }
+        let all: Vec<String> = (0..9).map(key).collect();
+        let _: Value = cmd("MGET").arg(&all).query(client).unwrap();
+        (0..4).for_each(|at| _ = refused(client, &["INCR", &key(at)]));
+        let mut other = server.memcached();
+        other.send(b"get k\r\nincr none x\r\n");
+        other.expect(b"END\r\n");
+        other.until(b"\r\n");
+        let told = |name: &str| {
+            let answer = get(&server, "GET /metrics");
+            let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|number| number.parse::<f64>().ok()).unwrap_or_else(|| panic!("{answer}"))
+                as u64
+        };
+        let before = ["requests", "errors"].map(|name| told(&format!("headwater_{name}_total")));
+        let stats = section(client, "stats");
+        let [requests, errors] = ["total_commands_processed", "total_error_replies"]
+            .map(|name| stats[name].parse::<u64>().unwrap());
+        assert_eq!(before[1], errors);
+        // INFO is one more, before or behind its own answer.
+        assert!([before[0], before[0] + 1].contains(&requests), "{before:?}, {requests}");
+        assert_eq!(told("headwater_requests_total"), before[0] + 1);
+        assert_eq!(errors, 5);
     }
 }
 
@@ -448,7 +483,7 @@ fn metrics_have_the_same_figures() {
     for at in 0..6 {
         let _: Value = cmd("GET").arg(key(2 * at)).query(client).unwrap();
     }
-    let answer = crate::http::get(&server, "GET /metrics");
+    let answer = get(&server, "GET /metrics");
     for line in [
         "headwater_lookup_hits_total 3.0",
         "headwater_lookup_misses_total 3.0",
