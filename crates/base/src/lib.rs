@@ -8,6 +8,8 @@ extern crate alloc;
 
 pub mod connect;
 pub mod decimal;
+pub mod durability;
+pub mod event_kinds;
 pub mod functions;
 pub mod hash;
 pub mod key;
@@ -25,6 +27,8 @@ pub mod time;
 pub mod wire;
 
 pub use decimal::Decimal;
+pub use durability::Durability;
+pub use event_kinds::EventKinds;
 pub use key::{KeyParts, KeyRange, prefix_end, table_of};
 pub use limits::Limits;
 pub use ordered::{Kind, Ordered};

@@ -3,9 +3,8 @@
 use super::http::HTTP_HEADER_BYTES_MIN;
 use super::{Config, ConfigError, EventChannels, LogFormat, LogLevels, Percentiles};
 
-use headwater_base::Limits;
-use headwater_engine::Policy;
-use headwater_keep::Durability;
+use headwater_base::{Durability, Limits};
+use headwater_policy::Policy;
 
 /// Bytes of memory that must fit beside the empty server.
 pub const LEAST_FOR_DATA: usize = 8 << 20;

@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write};
 use core::str::FromStr;
-use headwater_engine::EventKinds;
+use headwater_base::EventKinds;
 
 /// Which events are told, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -93,7 +93,7 @@ impl fmt::Display for EventChannels {
 #[cfg(test)]
 mod tests {
     use super::EventChannels;
-    use headwater_engine::EventKinds;
+    use headwater_base::EventKinds;
 
     #[test]
     fn letters_are_read_and_told_as_redis_tells_them() {

@@ -41,9 +41,8 @@ pub use tls::{CertificateUser, ClientCertificates, Tls, TlsVersion, tls_versions
 pub use users::{KeptOwner, User};
 
 use core::net::IpAddr;
-use headwater_base::Limits;
 use headwater_base::functions::FunctionLimits;
-use headwater_keep::Durability;
+use headwater_base::{Durability, Limits};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;

@@ -99,7 +99,7 @@ pub use headwater_base::source::{
 pub use headwater_policy::Policy;
 pub use headwater_pool::{Value, ValueRef};
 pub use headwater_store::WARM_MAX;
-pub use keyspace::{EventKinds, KeyspaceEvent, WriteKind};
+pub use keyspace::{KeyspaceEvent, WriteKind};
 pub use long_reads::{AtOnce, ReadProgress};
 pub use marks::Mark;
 pub use memory::{Evicted, ValueMemory};

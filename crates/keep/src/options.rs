@@ -1,47 +1,11 @@
 //! How to keep, and what is known of a store.
 
-use std::fmt;
-use std::str::FromStr;
+use headwater_base::Durability;
 use std::time::Duration;
 
 /// What removals leave free on the disk, if nothing more is asked for: they are written as well, and the store fails where
 /// nothing can be.
 pub const REMOVALS_BYTES_MIN: u64 = 4 << 20;
-
-/// When writes are made safe.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Durability {
-    /// When the system sees fit.
-    None,
-    /// Some time after they are acknowledged.
-    #[default]
-    Interval,
-    /// Before they are acknowledged.
-    Always,
-}
-
-impl FromStr for Durability {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self::None),
-            "interval" => Ok(Self::Interval),
-            "always" => Ok(Self::Always),
-            _ => Err(String::from("it is one of none, interval, always")),
-        }
-    }
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Interval => "interval",
-            Self::Always => "always",
-        })
-    }
-}
 
 /// How to keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -75,7 +75,7 @@ pub const ROOMS: &[Room] = &[
     room("functions", &["base"]),
     room("postgres", &["base"]),
     room("webhook", &["base"]),
-    room("config", &["base", "engine", "keep", "protocol"]),
+    room("config", &["base", "policy", "protocol"]),
     room("jetstream", &["log"]),
     // Speaks to every system over its socket, Headwater included: it knows no room but the pool,
     // which is measured as a library.

@@ -5,11 +5,11 @@ use super::{Body, Stream, StreamBytes};
 use crate::base::{NewValue, Origin, Put};
 use crate::engine::Engine;
 use crate::handles::Handle;
-use crate::keyspace::{EventKinds, WriteKind};
+use crate::keyspace::WriteKind;
 use crate::report::{EngineError, Expiry, Ticket};
 use alloc::format;
 use alloc::string::String;
-use headwater_base::Millis;
+use headwater_base::{EventKinds, Millis};
 use headwater_store::TableId;
 
 /// What STREAM.INFO tells. Offsets count from the first byte ever appended under the name.
