@@ -1,4 +1,5 @@
-//! Has the linker of `--profile dist` keep one of functions that are the same, of which generic code has many.
+//! Has the linker of `--profile dist` leave out the names of functions, and keep one of those that are the same, of which generic code
+//! has many.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,10 +25,19 @@ fn links_with_lld() -> bool {
     })
 }
 
+/// Whether the program is built by that profile, which has a folder of its name: `dist/build/PACKAGE/out`.
+fn is_dist() -> bool {
+    let out = variable("OUT_DIR");
+    let folder = Path::new(&out).ancestors().nth(3).and_then(Path::file_name);
+    folder.is_some_and(|name| name == "dist")
+}
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // That profile alone builds this package as "z".
-    if variable("OPT_LEVEL") == "z" && links_with_lld() {
+    if is_dist() && variable("CARGO_CFG_TARGET_OS") == "linux" {
+        println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
+    }
+    if is_dist() && links_with_lld() {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
     }
 }
