@@ -105,8 +105,20 @@ def tables_of(database):
     }
 
 
+def prefix(cache, name, at):
+    """What there is at a position. While an altered table is being compared, a read of it is refused, which is no answer."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return pairs(cache.execute_command("PREFIX", f"{name}|", "AT", at))
+        except redis.ResponseError as error:
+            if "being compared again" not in str(error) or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
+
+
 def read(cache, at):
-    found = {name: pairs(cache.execute_command("PREFIX", f"{name}|", "AT", at)) for name in "pqm"}
+    found = {name: prefix(cache, name, at) for name in "pqm"}
     found["m"] = {key: json.loads(value) for key, value in found["m"].items()}
     return found
 
