@@ -34,10 +34,13 @@ fn is_dist() -> bool {
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if is_dist() && variable("CARGO_CFG_TARGET_OS") == "linux" {
+    if !is_dist() {
+        return;
+    }
+    if variable("CARGO_CFG_TARGET_OS") == "linux" {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
     }
-    if is_dist() && links_with_lld() {
+    if links_with_lld() {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
     }
 }

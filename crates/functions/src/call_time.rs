@@ -25,19 +25,20 @@ pub(crate) fn processor_time() -> Duration {
 pub(crate) struct CallTime {
     most: Duration,
     may_wait: bool,
-    /// The first look.
-    first: Option<Look>,
+    /// What the clocks said at the first look at these calls.
+    first: Option<TimesTaken>,
 }
 
-/// The two times at a look.
+/// What this thread's clock and the world's say at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
-    /// Of the processor, for this thread.
+pub(crate) struct TimesTaken {
+    /// The processor time that the thread has had.
     processor: Duration,
+    /// The moment, as the world counts.
     world: Instant,
 }
 
-impl Look {
+impl TimesTaken {
     pub(crate) fn now() -> Self {
         Self { processor: processor_time(), world: Instant::now() }
     }
@@ -53,7 +54,7 @@ impl CallTime {
     }
 
     /// Looks at the calls; whether their time is over.
-    pub(crate) fn is_over(&mut self, now: Look) -> bool {
+    pub(crate) fn is_over(&mut self, now: TimesTaken) -> bool {
         let first = *self.first.get_or_insert(now);
         let waits = || now.world.saturating_duration_since(first.world) >= self.most * WAITS;
         now.processor.saturating_sub(first.processor) >= self.most || self.may_wait && waits()
@@ -62,13 +63,13 @@ impl CallTime {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallTime, Look};
+    use super::{CallTime, TimesTaken};
     use std::time::{Duration, Instant};
 
     #[test]
     fn time_that_the_thread_did_not_have_does_not_count_unless_it_may_wait() {
         let start = Instant::now();
-        let look = |processor: u64, world: u64| Look {
+        let look = |processor: u64, world: u64| TimesTaken {
             processor: Duration::from_micros(70_000 + processor),
             world: start + Duration::from_millis(world),
         };

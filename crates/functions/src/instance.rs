@@ -9,7 +9,7 @@
 //! Making an instance takes some tens of microseconds, putting one back as much as copying the
 //! chunks that were written: of a module with 64 KiB, 1 KiB each.
 
-use crate::call_time::{CallTime, Look};
+use crate::call_time::{CallTime, TimesTaken};
 use crate::imports::{IMPURE, MODULE, MemoryDenied, SUBJECT, State};
 use crate::instrument::{self, Instrumented, REACH};
 use headwater_base::functions::{CallError, FunctionLimits, Refused, Subject};
@@ -121,7 +121,7 @@ impl Instance {
         let mut store = Store::new(compiled.pre.module().engine(), state);
         store.limiter(|state| state);
         store.epoch_deadline_callback(|mut store| {
-            if store.data_mut().time.is_over(Look::now()) {
+            if store.data_mut().time.is_over(TimesTaken::now()) {
                 return Err(Trap::Interrupt.into());
             }
             Ok(UpdateDeadline::Continue(CallTime::TICKS))

@@ -121,13 +121,9 @@ impl<'a> Watched<'a> {
             ["--http-port", "0", "--log-file", log.to_str().unwrap(), "--log-level", "info"];
         let server = Server::start(&[&common[..], words].concat());
         let prometheus = Prometheus::start(folder, &server);
-        let watched = Self { server, log, prometheus, raised: BTreeSet::new() };
-        watched.and_until_raised("Seen")
-    }
-
-    fn and_until_raised(mut self, alert: &str) -> Self {
-        self.until_raised(alert);
-        self
+        let mut watched = Self { server, log, prometheus, raised: BTreeSet::new() };
+        watched.until_raised("Seen");
+        watched
     }
 
     /// Waits until an alert is raised beside those before and no other, and until the log says why.
@@ -157,7 +153,7 @@ impl<'a> Watched<'a> {
 
     /// The server ends, which is a state of its own.
     fn end(self) {
-        let Self { server, log: _, prometheus, .. } = self;
+        let Self { server, prometheus, .. } = self;
         drop(server);
         let Some(mut prometheus) = prometheus else { return };
         let began = Instant::now();

@@ -4,12 +4,13 @@
 //! The subject here is the oracle behind the engine's interface, which is enough to see whether
 //! the comparison would notice; whether the engine is right is `histories.rs`.
 
+use crate::faulty::{assert_caught, assert_passes};
 use headwater_base::{KeyRange, Millis, prefix_end};
 use headwater_engine::{
     Difference, Engine, EngineError, Expiry, JoinInstalled, JoinReport, RangeOptions, Settings,
     Stats, Stop, TableOptions, TableReport,
 };
-use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::check::Kind;
 use headwater_model::copies::unfollowed;
 use headwater_model::history::Op;
 use headwater_model::join::{Join, Mode, Operator};
@@ -516,25 +517,16 @@ impl Subject for Standin {
     }
 }
 
-fn plan(seeds: u64, subject: MakeSubject) -> Plan {
-    Plan { subject, ..Plan::engine(Kind::Plain, 1, seeds, 2) }
-}
-
 #[test]
 fn a_right_subject_passes() {
-    let found = check(&plan(600, || standin(Fault::None)), 1, &mut |_| {});
-    assert!(found.is_empty(), "{}", found[0]);
+    assert_passes(Kind::Plain, 600, || standin(Fault::None));
 }
 
 macro_rules! caught {
     ($($name:ident: $fault:expr;)*) => {$(
         #[test]
         fn $name() {
-            let found = check(&plan(3000, || standin($fault)), 1, &mut |_| {});
-            assert!(!found.is_empty(), "{:?} is not noticed", $fault);
-            assert!(!found[0].failure.message.contains("panics"), "{}", found[0]);
-            let kept = found[0].ops.len();
-            assert!(kept <= 14, "{:?} is shown by {kept} operations:\n{}", $fault, found[0]);
+            assert_caught(Kind::Plain, $fault, 14, || standin($fault));
         }
     )*};
 }

@@ -1,13 +1,14 @@
 //! The checks of histories with sources are checked, as in `can_fail.rs`: a subject that loads
 //! whole tables and is right passes; with one fault it is caught.
 
+use crate::faulty::{assert_caught, assert_passes};
 use headwater_base::source::LoadedPart;
 use headwater_base::{KeyRange, Millis, table_of};
 use headwater_engine::{
     Change, Difference, Effect, Engine, EngineError, Expiry, FetchId, JoinInstalled, Loaded,
     Portion, Position, RangeOptions, Settings, Stop, TableOptions, Ticket,
 };
-use headwater_model::check::{Kind, MakeSubject, Plan, check};
+use headwater_model::check::Kind;
 use headwater_model::copies::unfollowed;
 use headwater_model::join::Join;
 use headwater_model::oracle::{Oracle, Pairs, within};
@@ -371,25 +372,16 @@ impl Subject for Standin {
     }
 }
 
-fn plan(seeds: u64, subject: MakeSubject) -> Plan {
-    Plan { subject, ..Plan::engine(Kind::Sources, 1, seeds, 2) }
-}
-
 #[test]
 fn a_right_subject_passes() {
-    let found = check(&plan(1000, || standin(Fault::None)), 1, &mut |_| {});
-    assert!(found.is_empty(), "{}", found[0]);
+    assert_passes(Kind::Sources, 1000, || standin(Fault::None));
 }
 
 macro_rules! caught {
     ($($name:ident: $fault:expr;)*) => {$(
         #[test]
         fn $name() {
-            let found = check(&plan(3000, || standin($fault)), 1, &mut |_| {});
-            assert!(!found.is_empty(), "{:?} is not noticed", $fault);
-            assert!(!found[0].failure.message.contains("panics"), "{}", found[0]);
-            let kept = found[0].ops.len();
-            assert!(kept <= 20, "{:?} is shown by {kept} operations:\n{}", $fault, found[0]);
+            assert_caught(Kind::Sources, $fault, 20, || standin($fault));
         }
     )*};
 }

@@ -1,5 +1,6 @@
 //! The law of the engine, for joins that look at values: conditions, and slots that values bind.
 
+use crate::setups;
 use headwater_model::check::{Kind, MakeSubject, assert_holds, wanted_histories};
 use headwater_model::equipped::Equipped;
 use headwater_model::generate::{KEPT_FROM, LENSED_FROM, TALLIED_FROM};
@@ -47,17 +48,12 @@ fn so_they_do_where_joins_count_values() {
 
 #[test]
 fn so_they_do_in_slices() {
-    holds(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
-    holds(Kind::Plain, 4, || Box::new(Equipped::default().sliced(9, true)));
-    holds(Kind::Sources, 2, || Box::new(Equipped::default().sliced(2, false)));
-    holds(Kind::Sources, 4, || Box::new(Equipped::default().sliced(7, false)));
+    setups::in_slices(holds);
 }
 
 #[test]
 fn so_they_do_over_sources_and_a_store() {
-    holds(Kind::Sources, 2, || Box::new(Plain::default()));
-    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map()));
-    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
+    setups::over_sources_and_a_store(holds);
     holds(Kind::Crashes, 8, || Box::new(Equipped::kept_in_a_map()));
 }
 

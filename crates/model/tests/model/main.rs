@@ -4,11 +4,13 @@ mod at_the_bound;
 mod can_fail;
 mod can_fail_sources;
 mod fan_outs;
+mod faulty;
 mod histories;
 mod lenses;
 mod on_disk;
 mod pages;
 mod scripts;
+mod setups;
 mod wasm;
 
 /// Its counts are what bounds of memory go by.

@@ -1,6 +1,7 @@
 //! Pages of tables that several joins give, most of them `auto`: reads equal recomputation after any history, whatever of a range is kept
 //! when a part of it is read. Seeds as in `histories`.
 
+use crate::setups;
 use headwater_engine::{Engine, EngineError};
 use headwater_model::check::{Kind, MakeSubject, assert_holds, wanted_histories};
 use headwater_model::drive;
@@ -23,17 +24,12 @@ fn pages_equal_recomputation() {
 
 #[test]
 fn so_they_do_in_slices() {
-    holds(Kind::Plain, 2, || Box::new(Equipped::default().sliced(2, true)));
-    holds(Kind::Plain, 4, || Box::new(Equipped::default().sliced(9, true)));
-    holds(Kind::Sources, 2, || Box::new(Equipped::default().sliced(2, false)));
-    holds(Kind::Sources, 4, || Box::new(Equipped::default().sliced(7, false)));
+    setups::in_slices(holds);
 }
 
 #[test]
 fn so_they_do_over_sources_and_a_store() {
-    holds(Kind::Sources, 2, || Box::new(Plain::default()));
-    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map()));
-    holds(Kind::Plain, 4, || Box::new(Equipped::kept_in_a_map().sliced(2, true)));
+    setups::over_sources_and_a_store(holds);
 }
 
 #[test]
