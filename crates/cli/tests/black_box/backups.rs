@@ -4,7 +4,7 @@
 //! Each writer writes `1`, `2`, `3` … to the keys of its own in turn, each only once the one before is acknowledged. A state of the server
 //! therefore has every number of a writer up to some number, and none above it: a gap would show shards at different moments.
 
-use crate::support::{PATIENCE, Server, number_from, program, request};
+use crate::support::{PATIENCE, Server, Stops, number_from, program, request};
 use redis::{Connection, RedisResult, cmd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -141,15 +141,6 @@ fn check_state(server: &Server, least: &[u64], most: &[u64]) {
 
 fn counts(written: &[AtomicU64]) -> Vec<u64> {
     written.iter().map(|it| it.load(Ordering::Acquire)).collect()
-}
-
-/// Has writers stop when it goes, also where a test fails.
-struct Stops<'s>(&'s AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn backups_under_load(shards: &str) {

@@ -1,6 +1,6 @@
 //! The memory bound with several shards: the phases of [`crate::bound`], and memory that goes from shard to shard.
 
-use crate::bound::{self, BOUND, Draws, Watched, lines, rounds, value};
+use crate::bound::{self, BOUND, Draws, Watched, lines, rounds, share, value};
 use crate::faults::Faults;
 use crate::support::request;
 use std::time::Instant;
@@ -84,7 +84,7 @@ fn memory_goes_to_the_shard_that_is_written_to() {
 fn a_value_that_fits_the_bound_is_taken_by_any_shard() {
     let mut watched = Watched::start(SHARDS, &["--memory-policy", "allkeys-lru"]);
     // Large values of everybody, so that no shard has as much as another lacks.
-    for round in 0..40 * rounds() {
+    for round in 0..share(40 * rounds()) {
         let refused = watched.send(6, 1, |at, _| {
             let key = format!("{{{at}}}{round}");
             request(&[b"SET", key.as_bytes(), &value(&key, 2_600_000)])
@@ -135,7 +135,7 @@ fn clients_of_all_shards_write_at_the_same_time() {
             let mut socket = watched.server.socket();
             scope.spawn(move || {
                 let mut draws = Draws(writer);
-                for round in 0..150 * rounds() {
+                for round in 0..share(150 * rounds()) {
                     let len = if draws.below(10) == 0 { 400_000 } else { 4_000 };
                     let requests: Vec<u8> = (0..10)
                         .flat_map(|at| {
@@ -177,12 +177,12 @@ fn huge_values_go_to_disk(fault: Option<&str>, count: u64) {
 
 #[test]
 fn a_client_stays_while_what_it_has_written_goes_to_disk() {
-    huge_values_go_to_disk(None, 200 * rounds());
+    huge_values_go_to_disk(None, share(200 * rounds()));
 }
 
 #[test]
 fn a_slow_disk_takes_its_time_and_refuses_nothing() {
-    huge_values_go_to_disk(Some("slow"), 40 * rounds());
+    huge_values_go_to_disk(Some("slow"), share(40 * rounds()));
 }
 
 #[test]

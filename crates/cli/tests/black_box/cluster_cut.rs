@@ -6,7 +6,7 @@
 
 use crate::cluster::{Cluster, Links, NODES, ask, connect, text};
 use crate::nats_servers::SERVERS;
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, Stops};
 use rustix::process::Signal;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -337,12 +337,12 @@ fn what_clients_are_told_while_nodes_are_cut_off_is_linearizable() {
             let ports = &ports;
             scope.spawn(move || go_on(me, ports, ends, recorded));
         }
+        let _stops = Stops(ends);
         for round in 0..rounds {
             sleep(Duration::from_secs(1));
             strike(&mut cluster, round);
         }
         recorded.wait();
-        ends.store(true, Ordering::Relaxed);
     });
     recorded.check();
 }

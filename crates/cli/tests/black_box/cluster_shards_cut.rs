@@ -7,6 +7,7 @@ use crate::cluster::{Links, servers};
 use crate::cluster_cut::{CLIENTS, Link, REGISTERS, Recorded, go_on, rounds};
 use crate::cluster_shards::Cluster;
 use crate::nats_servers::{LINK_PORT_OFFSET, SERVERS, free_ports};
+use crate::support::Stops;
 use rustix::process::Signal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,12 +98,12 @@ fn what_clients_of_several_shards_are_told_is_linearizable_whoever_is_struck() {
             let ports = &ports;
             scope.spawn(move || go_on(me, ports, ends, recorded));
         }
+        let _stops = Stops(ends);
         for round in 0..rounds(WAYS) {
             sleep(Duration::from_secs(1));
             strike(&mut cluster, round);
         }
         recorded.wait();
-        ends.store(true, Ordering::Relaxed);
     });
     recorded.check();
     for at in 0..OF.len() {

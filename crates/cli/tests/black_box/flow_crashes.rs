@@ -7,7 +7,7 @@ use crate::faults::Faults;
 use crate::flows::{BALANCE, ask, count, settle};
 use crate::receiver::Receiver;
 use crate::shards::Draws;
-use crate::support::{PATIENCE, Server, request};
+use crate::support::{PATIENCE, Server, Stops, request};
 use redis::{Connection, Value, cmd, pipe};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -276,9 +276,10 @@ fn receivers_of_webhooks_can_tell_which_post_is_newer_whatever_was_killed() {
             let before = receiver.got().len();
             next = std::thread::scope(|scope| {
                 let writer = scope.spawn(|| count_up(&server, next, &ends));
+                let stops = Stops(&ends);
                 receiver.wait_for(before + 20 + 10 * (round + kill));
                 server.signal(Signal::KILL);
-                ends.store(true, Ordering::Relaxed);
+                drop(stops);
                 writer.join().unwrap()
             });
             server.wait();

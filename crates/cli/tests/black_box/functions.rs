@@ -1,7 +1,7 @@
 //! Functions through a client library: the thesis' four uses, what hostile modules cost others, and
 //! that nothing is lost where many clients change one value.
 
-use crate::support::{Server, TempFile};
+use crate::support::{Server, Stops, TempFile};
 use redis::{Commands, Connection, RedisResult, cmd};
 
 /// A whole number as text in the value: adds the parameter's first byte less `0`, and replies.
@@ -132,13 +132,13 @@ fn an_endless_loop_costs_its_caller_an_error_and_others_little() {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _stops = Stops(&done);
             let hostile = &mut server.client(2);
             for _ in 0..50 {
                 let told = call(hostile, &["fields.spoil", "k", "UPDATE", "x"]).unwrap_err();
                 assert_eq!(told.code(), Some("FUNCTION"), "{told}");
                 assert!(told.to_string().contains("took longer than 10 ms"), "{told}");
             }
-            done.store(true, std::sync::atomic::Ordering::SeqCst);
         });
         while !done.load(std::sync::atomic::Ordering::SeqCst) {
             assert_eq!(client.get("k"), Ok(String::from("precious value")));
@@ -215,8 +215,8 @@ fn compiling_leaves_others_alone() {
     let mut pings = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _stops = Stops(&done);
             cmd("FN.LOAD").arg("long").arg(&module).exec(&mut server.client(2)).unwrap();
-            done.store(true, std::sync::atomic::Ordering::SeqCst);
         });
         let client = &mut server.client(2);
         while !done.load(std::sync::atomic::Ordering::SeqCst) {

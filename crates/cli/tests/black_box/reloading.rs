@@ -3,7 +3,7 @@
 use crate::support::{PATIENCE, Server};
 use redis::{Connection, Value, cmd};
 use rustix::process::Signal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// What must be in no log.
@@ -41,7 +41,12 @@ impl Reloaded {
 
     /// Has the file be this, and the server read it; the lines of these events that are new, all of them.
     fn reload(&self, text: &str, events: &[&str]) -> String {
-        std::fs::write(self.folder.path().join("headwater.toml"), text).unwrap();
+        self.after(|file| std::fs::write(file, text).unwrap(), events)
+    }
+
+    /// Has something be done with the file, and the server read it; the lines of these events that are new, all of them.
+    fn after(&self, change: impl FnOnce(&Path), events: &[&str]) -> String {
+        change(&self.folder.path().join("headwater.toml"));
         let before = std::fs::read_to_string(self.log()).unwrap().len();
         self.server.signal(Signal::HUP);
         let began = Instant::now();
@@ -152,8 +157,8 @@ fn a_file_that_cannot_be_used_changes_nothing() {
         assert_eq!(setting(client, "timeout"), "300", "{text}");
         assert!(ask(client, &["ACL", "GETUSER", "ann"]).unwrap() == Value::Nil);
     }
-    std::fs::remove_file(place.folder.path().join("headwater.toml")).unwrap();
-    place.server.signal(Signal::HUP);
+    let told = place.after(|file| std::fs::remove_file(file).unwrap(), &["settings_not_reloaded"]);
+    assert!(told.contains("headwater.toml") && told.contains("ERROR"), "{told}");
     let told = place.reload("[clients]\nidle-seconds-max = 299\n", &["settings_reloaded"]);
     assert!(told.contains("idle-seconds-max=299"), "{told}");
 }

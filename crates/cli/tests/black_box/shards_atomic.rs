@@ -139,12 +139,27 @@ fn held_by(data: &Path, durability: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn whatever_logs_end_before_their_part_all_of_a_step_is_there_or_nothing() {
+    end_before_their_part(0);
+}
+
+#[test]
+fn whatever_logs_end_all_of_a_step_is_there_or_nothing_with_syncs_at_intervals() {
+    end_before_their_part(1);
+}
+
+#[test]
+fn whatever_logs_end_all_of_a_step_is_there_or_nothing_without_syncs() {
+    end_before_their_part(2);
+}
+
+/// Every third of the cases, each with the same one of the [`DURABILITIES`].
+fn end_before_their_part(turn: usize) {
     let place = tempfile::tempdir().unwrap();
     let [data, before, after, made, unfinished, again] =
         ["data", "before", "after", "made", "unfinished", "again"]
             .map(|name| place.path().join(name));
-    for (at, case) in CASES.iter().enumerate() {
-        let durability = DURABILITIES[at % 3];
+    let durability = DURABILITIES[turn];
+    for (at, case) in CASES.iter().enumerate().skip(turn).step_by(3) {
         for folder in [&data, &before, &after] {
             let _none_yet = fs::remove_dir_all(folder);
         }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes longer unless something is broken, also where the machine has much else to do.
@@ -21,6 +22,15 @@ pub(crate) fn program() -> Command {
 /// A number that the environment asks for, or the usual one: how much a test tries, or the seed that it begins with.
 pub(crate) fn number_from(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Has threads that look at this stop when it goes, also where a test fails: who waits for them would wait for ever.
+pub(crate) struct Stops<'s>(pub(crate) &'s AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Has a server of tests have one shard, or as many as `HEADWATER_TEST_SHARDS` says.

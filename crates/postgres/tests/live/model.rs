@@ -7,11 +7,21 @@ use headwater_base::source::{
 };
 use headwater_postgres::Postgres;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Has threads that look at this stop when it goes, also where a test fails: who waits for them would wait for ever.
+pub(crate) struct Stops<'s>(pub(crate) &'s AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 /// What has been told.
 #[derive(Default)]

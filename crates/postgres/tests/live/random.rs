@@ -1,7 +1,7 @@
 //! Random work on the database beside random loads, while connections are cut and the server ends in all manners: after
 //! that, every followed range equals its table, and at no time did a key go back or a transaction show in part.
 
-use crate::model::{Stand, connect};
+use crate::model::{Stand, Stops, connect};
 use crate::server::Server;
 use fastrand::Rng;
 use headwater_base::KeyRange;
@@ -234,6 +234,7 @@ fn history(seed: u64, options: &[(&str, &str)], disturbed: bool, lively: bool) {
             let mut client = Client { server, random, versions, number, lively };
             scope.spawn(move || client.work(&done));
         }
+        let _stops = Stops(&done);
         let begun = Instant::now();
         let mut next = Duration::from_millis(500);
         // On a slow machine it takes longer until there were enough of both.
@@ -254,7 +255,6 @@ fn history(seed: u64, options: &[(&str, &str)], disturbed: bool, lively: bool) {
             }
             std::thread::sleep(Duration::from_micros(random.u64(0..4000)));
         }
-        done.store(true, Ordering::Relaxed);
     });
     compare(&server, &mut source, &stand);
     let facts = headwater_base::source::Source::facts(&source);

@@ -1,10 +1,12 @@
 //! Loads whose first rows are told of while the others come.
 
-use crate::model::connect;
+use crate::model::{Stops, connect};
 use crate::server::Server;
 use headwater_base::KeyRange;
 use headwater_base::source::Source;
-use std::sync::atomic::{AtomicBool, Ordering};
+use headwater_postgres::Postgres;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 const ROWS: usize = 20_000;
 
@@ -62,13 +64,28 @@ fn parts_and_changes_make_one_history() {
     stand.wait_up();
     stand.declare(&mut source, b"i|", &WORDS).unwrap();
     let range = KeyRange::prefix(b"i|ann|");
-    let done = AtomicBool::new(false);
+    // So much may be written while a part is loaded: whoever wrote without end could write faster than changes can be followed.
+    let (done, transactions_left) = (AtomicBool::new(false), AtomicU64::new(0));
+    let load = |source: &mut Postgres| {
+        let mut from = range.first.clone();
+        while from != range.last {
+            let rest = KeyRange::new(&from, &range.last);
+            transactions_left.store(100, Ordering::Relaxed);
+            stand.load_portion(source, &rest, Default::default()).unwrap();
+            from = stand.known_of(&rest).pop().unwrap().last;
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut connection = server.connect();
             let mut random = fastrand::Rng::with_seed(3);
             let mut version = 1;
             while !done.load(Ordering::Relaxed) {
+                if transactions_left.load(Ordering::Relaxed) == 0 {
+                    std::thread::sleep(Duration::from_micros(100));
+                    continue;
+                }
+                transactions_left.fetch_sub(1, Ordering::Relaxed);
                 version += 1;
                 let (some, other) = (random.usize(1..=ROWS), random.usize(1..=ROWS));
                 let sql = format!(
@@ -79,26 +96,16 @@ fn parts_and_changes_make_one_history() {
                 connection.query(&format!("BEGIN; {sql}; COMMIT"), |_, _| {}).unwrap();
             }
         });
+        let _stops = Stops(&done);
         // The stand panics where a version goes back.
         for _ in 0..8 {
-            let mut from = range.first.clone();
-            while from != range.last {
-                let rest = KeyRange::new(&from, &range.last);
-                stand.load_portion(&mut source, &rest, Default::default()).unwrap();
-                from = stand.known_of(&rest).pop().unwrap().last;
-            }
+            load(&mut source);
             stand.catch_up(&mut source);
             while !stand.lock().loaded.is_empty() {
                 stand.unfollow(&mut source, 0);
             }
         }
-        let mut from = range.first.clone();
-        while from != range.last {
-            let rest = KeyRange::new(&from, &range.last);
-            stand.load_portion(&mut source, &rest, Default::default()).unwrap();
-            from = stand.known_of(&rest).pop().unwrap().last;
-        }
-        done.store(true, Ordering::Relaxed);
+        load(&mut source);
     });
     stand.catch_up(&mut source);
     assert!(stand.lock().parts_told > 20);

@@ -66,6 +66,9 @@ const STORE_PATIENCE: u64 = 2000;
 pub(crate) const POSTPONED_PATIENCE: u64 = 20_000;
 /// How often it looks meanwhile, or is tried again, in milliseconds.
 pub(crate) const STORE_LOOK: u64 = 2;
+/// For how long what a look has not found is not looked for again: a look takes longer than the write that it is for, and where
+/// memory is full, every write would have one.
+const NOTHING_FOUND_FOR: Duration = Duration::from_millis(1);
 
 fn part(bound: usize, of_1024: usize) -> usize {
     bound / 1024 * of_1024
@@ -107,6 +110,10 @@ pub(crate) struct Gauge {
     for_one: Cell<usize>,
     /// How often others may still be asked for the command under way.
     asks_left: Cell<u32>,
+    /// When others were last found to have freed nothing.
+    nothing_found: Cell<Option<Instant>>,
+    /// How often it has looked.
+    looks: Cell<u64>,
 }
 
 impl Meter for Gauge {
@@ -131,15 +138,14 @@ impl Meter for Gauge {
             return self.wait_for_store(bytes);
         };
         self.asks_left.set(left);
-        let before = self.used();
         // A little more than is lacking: what is freed leaves holes.
-        let gave = common.wait_for(bytes + bytes / 8 + self.bound.get().unwrap_or(0) / 256);
-        self.refresh(self.untouched.get());
-        if gave {
+        if common.wait_for(bytes + bytes / 8 + self.bound.get().unwrap_or(0) / 256) {
+            self.refresh(self.untouched.get());
             common.end_dry();
+            return true;
         }
         // What is there now may have come from others than those that were asked: a store's threads have freed it since the last look.
-        gave || self.used() < before || self.wait_for_store(bytes)
+        self.finds_more() || self.wait_for_store(bytes)
     }
 
     fn comes(&self) -> bool {
@@ -171,6 +177,8 @@ impl Gauge {
             for_stores: Cell::new(0),
             for_one: Cell::new(0),
             asks_left: Cell::new(ASKS_MAX),
+            nothing_found: Cell::new(None),
+            looks: Cell::new(0),
         };
         gauge.refresh(0);
         Ok(gauge)
@@ -231,6 +239,18 @@ impl Gauge {
         self.common.as_ref().is_some_and(CommonShare::has_announced)
     }
 
+    /// Looks whether others have freed something since the last look, if it has not just found that they have not.
+    fn finds_more(&self) -> bool {
+        if self.nothing_found.get().is_some_and(|at| at.elapsed() < NOTHING_FOUND_FOR) {
+            return false;
+        }
+        let before = self.used();
+        self.refresh(self.untouched.get());
+        let found = self.used() < before;
+        self.nothing_found.set((!found).then(Instant::now));
+        found
+    }
+
     /// Waits for a store's threads to give about so many bytes back; whether they gave any.
     #[cold]
     fn wait_for_store(&self, bytes: usize) -> bool {
@@ -241,9 +261,7 @@ impl Gauge {
                 return false;
             }
             // It may have ended after the last look.
-            let before = self.used();
-            self.refresh(self.untouched.get());
-            return self.used() < before;
+            return self.finds_more();
         }
         let (began, before) = (Instant::now(), self.used());
         let mut gave = false;
@@ -351,6 +369,7 @@ impl Gauge {
     /// Pages of freed memory do not stay where what is announced could not be resident beside them.
     pub(crate) fn refresh(&self, untouched: usize) {
         self.untouched.set(untouched);
+        self.looks.set(self.looks.get() + 1);
         let announced = self.announced.get();
         let mut sample = self.heap.sample();
         self.peak.set(self.peak.get().max(sample.resident));
@@ -503,5 +522,22 @@ mod tests {
         std::thread::spawn(move || drop(bytes)).join().unwrap();
         assert!(gauge.used() > with - (1 << 20), "it has not looked since");
         assert!(gauge.gain(1 << 20) && gauge.used() < with - (128 << 20));
+    }
+
+    #[test]
+    fn who_lacks_memory_does_not_look_for_each_write() {
+        let transport = Transport::new(2);
+        CommonShare::new(Shard(1), transport.clone()).answer(0, true);
+        let alone = Gauge::new(None).unwrap();
+        for gauge in [alone, Gauge::new(Some(CommonShare::new(Shard(0), transport))).unwrap()] {
+            gauge.set_bound(Some(1 << 20));
+            let (began, before) = (Instant::now(), gauge.looks.get());
+            for _ in 0..10_000 {
+                gauge.begin_postponable(0);
+                gauge.gain(1000);
+            }
+            let looks = u128::from(gauge.looks.get() - before);
+            assert!(looks <= 2 + began.elapsed().as_millis(), "{looks} in {:?}", began.elapsed());
+        }
     }
 }

@@ -262,7 +262,10 @@ impl ShardService {
                 }
                 match self.make_room_in_steps(spec, args, command) {
                     Some(true) => return Ok(()),
-                    Some(false) => {}
+                    Some(false) => {
+                        self.notice_lack();
+                        return self.without_room(args, command, work);
+                    }
                     None => {
                         let ticket = self.node.engine_mut().later_ticket();
                         return Err(self.park(ticket, args, work));
@@ -273,6 +276,17 @@ impl ShardService {
         if !spec.flags.has(Flags::DENYOOM) || self.has_room_for(spec, args, command) {
             return Ok(());
         }
+        self.without_room(args, command, work)
+    }
+
+    /// What becomes of a request that there is no room for, now that all has been evicted that can be.
+    #[cold]
+    fn without_room(
+        &mut self,
+        args: Args<'_>,
+        command: &Command<'_>,
+        work: &mut Turn<'_>,
+    ) -> Result<(), Flow> {
         if let Command::Data(Data::Joins(Joins::Add { name, .. })) = command
             && self.node.engine().is_join_prepared(name)
         {
@@ -371,10 +385,18 @@ impl ShardService {
             .gauge
             .announce_beside(bytes.saturating_add(values), || engine.value_memory().untouched);
         let fits = engine.make_room_for(bytes.saturating_add(self.bound.gauge.reserve()), values);
-        if !fits && !self.bound.gauge.gains_soon() {
-            self.notice_no_room();
+        if !fits {
+            self.notice_lack();
         }
         fits
+    }
+
+    /// Notes that there is no room, unless some comes.
+    #[cold]
+    fn notice_lack(&mut self) {
+        if !self.bound.gauge.gains_soon() {
+            self.notice_no_room();
+        }
     }
 
     /// Makes room for an answer that has more bytes than the reserve allows; what the output may
