@@ -278,7 +278,7 @@ impl Gauge {
             }
         }
         self.patience.set(self.patience.get().saturating_sub(began.elapsed()));
-        gave
+        gave || self.finds_more()
     }
 
     /// Sets the bound, in bytes.
