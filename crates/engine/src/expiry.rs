@@ -277,25 +277,6 @@ impl BaseData {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::{Engine, Expiry, Settings};
-    use headwater_base::Millis;
-
-    #[test]
-    fn memory_that_keys_left_goes_back_as_time_passes() {
-        let mut engine = Engine::new(Settings::default());
-        let key = |at: u64| alloc::format!("{at}").into_bytes();
-        for at in 0..100 {
-            engine.set(&key(at), &[b'x'; 50_000], Expiry::Never).unwrap();
-        }
-        let full = engine.store.pool.allocated();
-        (0..100).for_each(|at| assert!(engine.remove(&key(at)).unwrap()));
-        (1..=3).for_each(|second| engine.advance(Millis(second * 1000)));
-        assert!(engine.store.pool.allocated() < full / 10);
-    }
-}
-
-#[cfg(test)]
 mod grown {
     use super::Expiries;
     use headwater_base::Millis;

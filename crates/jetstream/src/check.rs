@@ -44,6 +44,13 @@ pub fn server_sync(address: &str, page: &str) -> Result<ServerSync, JetStreamErr
     })
 }
 
+/// Whether this is the page of a server that began less than a minute ago. Such a server may be asked before it has enabled JetStream.
+fn has_just_begun(page: &str) -> bool {
+    let page = serde_json::from_str::<Value>(page).unwrap_or_default();
+    let seconds = page["uptime"].as_str().and_then(|uptime| uptime.strip_suffix('s'));
+    seconds.is_some_and(|seconds| seconds.parse::<u32>().is_ok())
+}
+
 /// A server's page of variables.
 pub(crate) fn fetch(address: &str) -> Result<String, JetStreamError> {
     let url = format!("{}/varz", address.trim_end_matches('/'));
@@ -100,6 +107,7 @@ pub(crate) fn ask_servers(settings: &JetStreamSettings) -> SyncReport {
                 size = size.max(server.cluster_size);
                 names.insert(server.name);
             }
+            Err(JetStreamError(why)) if has_just_begun(&page) => report.away.push(why),
             Err(JetStreamError(why)) => report.wrong.push(why),
         }
     }
@@ -142,6 +150,8 @@ pub(crate) fn check_sync(settings: &JetStreamSettings) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
 
     #[test]
     fn pages_say_who_syncs() {
@@ -158,6 +168,40 @@ mod tests {
         assert!(page("null").unwrap_err().0.contains("not enabled"));
         assert!(server_sync("http://a:8222", "<html>").unwrap_err().0.contains("no page"));
         assert!(server_sync("http://a:8222", "{}").unwrap_err().0.contains("no page"));
+    }
+
+    /// What is made of a server whose page of variables this is.
+    fn report_of(page: &str) -> SyncReport {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{page}", page.len());
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _request = client.read(&mut [0; 4096]).unwrap();
+            client.write_all(answer.as_bytes()).unwrap();
+        });
+        let settings =
+            JetStreamSettings { monitoring: vec![address], ..JetStreamSettings::default() };
+        let report = ask_servers(&settings);
+        server.join().unwrap();
+        report
+    }
+
+    #[test]
+    fn a_server_that_has_just_begun_may_enable_jetstream_yet() {
+        for (uptime, comes) in [("0s", true), ("59s", true), ("1m0s", false), ("2d3h4m5s", false)] {
+            let page = format!(r#"{{"server_name":"a","uptime":"{uptime}","jetstream":{{}}}}"#);
+            let report = report_of(&page);
+            assert_eq!(
+                (report.wrong.is_empty(), report.away.is_empty()),
+                (comes, !comes),
+                "{uptime}"
+            );
+            let why = report.wrong.iter().chain(&report.away).next().unwrap();
+            assert!(why.contains("JetStream is not enabled"), "{why}");
+            assert!(!report.is_enough());
+        }
+        assert!(report_of("{}").away.is_empty());
     }
 
     #[test]

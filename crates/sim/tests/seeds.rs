@@ -85,26 +85,26 @@ fn shards_answer_as_one() {
     let first = number("HEADWATER_SIM_FIRST").unwrap_or(0);
     answer_as_one(match number("HEADWATER_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1500),
+        None => first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(750),
     });
 }
 
 #[test]
 fn shards_answer_as_one_where_joins_look_at_values() {
     let first = LENSED_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
-    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1000));
+    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(500));
 }
 
 #[test]
 fn shards_answer_as_one_where_joins_keep_some_outputs_of_each_group() {
     let first = KEPT_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
-    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1000));
+    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(500));
 }
 
 #[test]
 fn shards_answer_as_one_where_joins_count_values() {
     let first = TALLIED_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
-    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(1000));
+    answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(500));
 }
 
 fn answer_as_one(seeds: Range<u64>) {

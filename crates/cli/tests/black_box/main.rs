@@ -6,6 +6,7 @@ mod acl_random;
 mod alerts;
 mod audit;
 mod backups;
+mod bench;
 mod bound;
 mod bound_shards;
 mod boundaries;

@@ -17,7 +17,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "docs/bench.md",
         "{\"workload\": \"twip\"",
-        "the shape of a file; `tests/bench.rs` reads such files",
+        "the shape of a file; `black_box/bench.rs` reads such files",
     ),
     ("docs/commands.md", "TABLE.SET name [BOUNDARY n]", "a syntax"),
     ("docs/concepts.md", "p|bob|0900      table p", "a picture of two keys"),

@@ -269,41 +269,21 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Effect, Engine, Loaded, Position, Settings, Stop, TableOptions};
-    use alloc::string::String;
-    use alloc::vec::Vec;
-
-    /// Answers the loads that were asked for; what else there is to do.
-    fn answer(engine: &mut Engine) -> Vec<Effect> {
-        let mut rest = Vec::new();
-        for effect in engine.take_effects() {
-            match effect {
-                Effect::Load { fetch, .. } => {
-                    let nothing = Loaded { position: Position(0), pairs: Vec::new(), known: None };
-                    engine.loaded(fetch, Ok(nothing));
-                }
-                effect => rest.push(effect),
-            }
-        }
-        rest
-    }
+    use super::{FetchId, Waits};
+    use crate::report::Effect;
 
     #[test]
     fn nobody_waits_for_what_an_operation_lacked_that_has_failed() {
-        let mut engine = Engine::new(Settings::default());
-        let options = TableOptions { source: Some(String::from("db")), ..TableOptions::default() };
-        engine.table_set(b"p", &options).unwrap();
-        let table = engine.store.table_of(b"p|1").expect("it was just made");
-        engine.begin_slice();
-        assert!(engine.need_key(table, b"p|1").is_err());
+        let mut waits = Waits::default();
+        let [failed, lacked] = [FetchId(1), FetchId(2)];
+        waits.lacking.insert(failed);
         // It fails now, for another reason, instead of waiting.
-        engine.end_slice();
-        assert_eq!(answer(&mut engine), []);
-
-        engine.begin_slice();
-        let Err(Stop::Wait(ticket)) = engine.get(b"p|2") else { panic!("it is not loaded") };
-        engine.end_slice();
-        assert_eq!(answer(&mut engine), []);
-        assert_eq!(engine.take_effects(), [Effect::Wake(ticket)]);
+        waits.forget_lacking();
+        waits.lacking.insert(lacked);
+        let ticket = waits.wait();
+        waits.wake(failed);
+        assert_eq!(waits.effects, []);
+        waits.wake(lacked);
+        assert_eq!(waits.effects, [Effect::Wake(ticket)]);
     }
 }

@@ -300,3 +300,16 @@ fn memory_follows_what_is_held_when_most_of_it_goes() {
         assert!(left - base < (full - base) / 10, "{left}, where all took {full} and none {base}");
     }
 }
+
+#[test]
+fn memory_that_keys_left_goes_back_as_time_passes() {
+    let mut engine = Engine::new(Settings::default());
+    let key = |at: u64| format!("{at}").into_bytes();
+    for at in 0..100 {
+        engine.set(&key(at), &[b'x'; 50_000], Expiry::Never).unwrap();
+    }
+    let full = engine.value_memory().taken;
+    (0..100).for_each(|at| assert!(engine.remove(&key(at)).unwrap()));
+    (1..=3).for_each(|second| engine.advance(Millis(second * 1000)));
+    assert!(engine.value_memory().taken < full / 10);
+}

@@ -1,4 +1,4 @@
-//! Snapshots that are computed in slices, for reads that go on by turns.
+//! Snapshots: how old they become where they are made of others, and that those that are computed in slices end, for reads that go on by turns.
 
 use headwater_base::Millis;
 use headwater_engine::{Effect, Engine, Expiry, RangeOptions, Settings, Stop, Ticket};
@@ -74,4 +74,50 @@ fn each_of_two_reads_remembers_how_much_fits_into_a_slice() {
 fn reads_end_whose_snapshots_go_before_they_have_come_to_their_end() {
     read_by_turns(&["a"], 200);
     read_by_turns(&["a", "b", "c"], 200);
+}
+
+fn read_one(engine: &mut Engine, key: &str) -> String {
+    let value = engine.get(key.as_bytes()).unwrap().map(|value| value.to_vec());
+    String::from_utf8(value.unwrap_or_default()).unwrap()
+}
+
+/// How old what is read of `top|x` is, at most, where base data changes every 10 ms and `below|x` is read as often.
+fn oldest(joins: &[&str]) -> u64 {
+    let mut engine = Engine::new(Settings::default());
+    for (at, spec) in joins.iter().enumerate() {
+        engine.join_add(&at.to_string(), spec, false).unwrap();
+    }
+    let mut oldest = 0;
+    for now in (1000_u64..9000).step_by(10) {
+        engine.advance(Millis(now));
+        engine.set(b"base|x", now.to_string().as_bytes(), Expiry::Never).unwrap();
+        read_one(&mut engine, "below|x");
+        // Neither every moment, nor always the same one of a window.
+        if now % 70 < 30 || now % 1300 < 300 {
+            let seen: u64 = read_one(&mut engine, "top|x").parse().unwrap();
+            oldest = oldest.max(now - seen);
+        }
+    }
+    engine.check_invariants();
+    oldest
+}
+
+#[test]
+fn a_snapshot_of_a_snapshot_is_no_older_than_its_own_time() {
+    for (top, below, least) in [(300, 300, 200), (300, 1000, 200), (1000, 300, 800)] {
+        let [above, under] = [top, below].map(|millis| millis as f64 / 1000.0);
+        let lower = format!("below|<k> = snapshot {under} copy base|<k>");
+        let upper = format!("top|<k> = snapshot {above} copy below|<k>");
+        let found = oldest(&[&lower, &upper]);
+        assert!((least..=top).contains(&found), "{top} over {below}: {found}");
+        // With a pull join between.
+        let between = "between|<k> = pull copy below|<k>";
+        let upper = format!("top|<k> = snapshot {above} copy between|<k>");
+        let found = oldest(&[&lower, between, &upper]);
+        assert!((least..=top).contains(&found), "{top} over {below} by pull: {found}");
+    }
+    let joins =
+        ["below|<k> = snapshot 0.9 copy base|<k>", "middle|<k> = snapshot 0.5 copy below|<k>"];
+    let found = oldest(&[joins[0], joins[1], "top|<k> = snapshot 0.2 copy middle|<k>"]);
+    assert!((100..=200).contains(&found), "{found}");
 }

@@ -10,7 +10,7 @@ use headwater_model::{drive, generate};
 
 /// Histories that every test run checks, at `HEADWATER_HISTORIES` of the others that many in so many.
 const SHARE: u64 = 10;
-const HISTORIES: u64 = 2_000;
+const HISTORIES: u64 = 1_000;
 
 /// What histories' keys consist of, mostly.
 const COMPONENTS: [&[u8]; 14] =

@@ -8,7 +8,7 @@ use headwater_model::subject::{FeedChange, FollowerNotification, Plain, Subject}
 use headwater_model::{drive, drive_sources, generate};
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
-const HISTORIES: u64 = 2_000;
+const HISTORIES: u64 = 1_000;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
     assert_holds(kind, 0, wanted_histories(HISTORIES) / share, subject);

@@ -7,7 +7,7 @@ use headwater_model::generate::{KEPT_FROM, LENSED_FROM, TALLIED_FROM};
 use headwater_model::subject::Plain;
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
-const HISTORIES: u64 = 1_000;
+const HISTORIES: u64 = 500;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
     holds_from(LENSED_FROM, kind, share, subject);

@@ -11,7 +11,7 @@ use headwater_model::history::Op;
 use headwater_model::subject::{Plain, Subject};
 
 /// Histories that every test run checks; `HEADWATER_HISTORIES` asks for more (or fewer).
-const HISTORIES: u64 = 1_000;
+const HISTORIES: u64 = 500;
 
 fn holds(kind: Kind, share: u64, subject: MakeSubject) {
     assert_holds(kind, PAGED_FROM, wanted_histories(HISTORIES) / share, subject);
