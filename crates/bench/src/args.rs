@@ -156,7 +156,7 @@ impl Common {
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         if let Some(path) = &self.svg {
-            std::fs::write(path, report::svg::of(report))
+            std::fs::write(path, report::svg::of(report)?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         if !report.verified() {

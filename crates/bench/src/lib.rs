@@ -11,7 +11,7 @@
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
 //!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`],
 //!   [`cluster`],
-//!   [`faults`]: the workloads. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
+//!   [`faults`]: the workloads. [`papers`]: those that are in the papers, on one page. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod bounds;
@@ -28,6 +28,7 @@ pub mod honest;
 pub mod joins;
 pub mod measure;
 pub mod newp;
+pub mod papers;
 pub mod peer;
 pub mod pool;
 pub mod raw;
@@ -86,6 +87,8 @@ pub enum Workload {
     Top(Box<top::Top>),
     /// Posts that go to their followers: by the client, by a queue and workers, by a flow.
     Flows(Box<flows::Flows>),
+    /// The figures of the papers that Headwater grew from, measured again, on one page.
+    Papers(Box<papers::Papers>),
     /// Instructions of a GET, by what its user may do.
     Rights(Box<rights::Rights>),
 }
@@ -116,6 +119,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Watch(watch) => watch.run(),
         Workload::Top(top) => top.run(),
         Workload::Flows(flows) => flows.run(),
+        Workload::Papers(papers) => papers.run(),
         Workload::Rights(rights) => rights.run(),
     }
 }

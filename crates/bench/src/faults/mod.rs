@@ -93,7 +93,7 @@ impl Faults {
         std::io::stdout().lock().write_all(text.as_bytes())?;
         if let Some(path) = &self.common.svg {
             let times = [KILLED_AT, BACK_AT].map(|at| at * self.common.scale);
-            std::fs::write(path, picture::picture(&measured, times, self.seconds()))
+            std::fs::write(path, picture::picture(&measured, times, self.seconds())?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         match measured.iter().find(|it| it.missing > 0 || it.surplus > 0) {

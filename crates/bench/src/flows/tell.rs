@@ -164,7 +164,7 @@ pub fn tell(common: &Common, mut params: Map<String, Value>, measured: &[Measure
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &common.svg {
-        std::fs::write(path, picture::picture(measured))
+        std::fs::write(path, picture::picture(measured)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())

@@ -117,6 +117,12 @@ impl System {
         }
     }
 
+    /// The system of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|system| system.name() == name)
+    }
+
     /// Reads a comma-separated list of those that `workload` knows.
     ///
     /// # Errors
@@ -124,8 +130,7 @@ impl System {
     pub fn list(text: &str, workload: &str, known: &[Self]) -> Result<Vec<Self>> {
         let mut found = Vec::new();
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let system = Self::ALL.into_iter().find(|system| system.name() == name);
-            match system.filter(|system| known.contains(system)) {
+            match Self::named(name).filter(|system| known.contains(system)) {
                 Some(system) if found.contains(&system) => bail!("--against names '{name}' twice"),
                 Some(system) => found.push(system),
                 None => {

@@ -13,6 +13,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+/// The program that does the steps with RocksDB, where `bench-rocksdb/build` leaves it.
+pub(crate) const ROCKSDB: &str = "bench-rocksdb/target/release/headwater-bench-rocksdb";
 /// What the pool is compared with.
 const PEERS: [&str; 5] = ["hashmap", "hashmap-reuse", "small-pages", "memcpy", "rocksdb"];
 
@@ -22,11 +24,7 @@ pub struct Pool {
     #[command(flatten)]
     common: Common,
     /// The program that does the steps with RocksDB.
-    #[arg(
-        long,
-        default_value = "bench-rocksdb/target/release/headwater-bench-rocksdb",
-        value_name = "FILE"
-    )]
+    #[arg(long, default_value = ROCKSDB, value_name = "FILE")]
     rocksdb: PathBuf,
     /// Do not touch free memory before each run.
     #[arg(long)]

@@ -3,7 +3,7 @@
 //! One case: `{"workload", "params", "runs": [{"system", "pair", "server_cpu_s",
 //! "generator_cpu_s", "wall_s", "rss_bytes_max", "operations", "verified"}], "median":
 //! {system: {…}}, "ratios": {peer: {"server_cpu", "wall", "rss", "total_cpu", "range"}}}`.
-//! A matrix has `"cases"`, an array of such objects, beside `"workload"` and `"params"`.
+//! A matrix has `"cases"`, an array of such objects, beside `"workload"` and `"params"`; cases that have names have `"name"`.
 
 use super::{BASE, Case, Report};
 use crate::measure::Run;
@@ -65,13 +65,17 @@ fn object(workload: &str, params: &Map<String, Value>, case: &Case) -> Value {
         }
     }
     let runs: Vec<Value> = case.runs.iter().map(run).collect();
-    json!({
+    let mut object = json!({
         "workload": workload,
         "params": all,
         "runs": runs,
         "median": median,
         "ratios": ratios,
-    })
+    });
+    if !case.name.is_empty() {
+        object["name"] = json!(case.name);
+    }
+    object
 }
 
 fn run(run: &Run) -> Value {

@@ -1,6 +1,7 @@
 //! What is told at the end: a table, JSON and an SVG plot, all from the same [`Report`].
 
 pub mod json;
+pub mod plot;
 pub mod svg;
 pub mod table;
 

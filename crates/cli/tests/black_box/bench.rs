@@ -263,3 +263,28 @@ fn what_is_posted_while_the_owner_is_killed_reaches_all_timelines() {
     }
     assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg "));
 }
+
+/// A figure in each form that has a table; all of them are made by `.ci/run`.
+#[test]
+fn figures_of_papers_are_on_one_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.md");
+    let papers = ["papers", "--page", page.to_str().unwrap(), "--pairs", "1", "--no-pin"];
+    let small = ["--scale", "0.003", "--only", "systems,shards,blocks,top-of-the-hour"];
+    let output = bench(&[&papers[..], &small].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(&page).unwrap();
+    for (name, row) in [
+        ("systems", "| headwater | "),
+        ("shards", "| 48 | "),
+        ("blocks", "| insert "),
+        ("top-of-the-hour", "| burst, 44 reads to 56 changes"),
+    ] {
+        assert!(text.contains(&format!("](page-{name}.svg)")) && text.contains(row), "{text}");
+        let picture = folder.path().join(format!("page-{name}.svg"));
+        assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg "));
+    }
+    let refused = bench(&[&papers[..], &["--only", "figure-7"]].concat());
+    assert!(!refused.status.success());
+    assert!(stderr(&refused).contains("there is no such figure (allowed: systems, "));
+}

@@ -1,0 +1,309 @@
+//! What was measured, as a table and a picture in the form of the paper's figure.
+
+use super::Outcome;
+use super::figures::{Figure, Form, Measure};
+use crate::measure::stats::Spread;
+use crate::report::BASE;
+use crate::report::plot::{self, Across, Bars, Line, Panel};
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// A table and a picture.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// Rows of cells, the first of which is the head; none where the workload has printed its own.
+    pub(crate) table: Vec<Vec<String>>,
+    /// What the workload has printed, where there is no table.
+    pub(crate) printed: String,
+    /// SVG.
+    pub(crate) picture: String,
+}
+
+/// What `outcomes` say for a figure.
+///
+/// # Errors
+/// A report lacks something.
+pub(crate) fn of(figure: &Figure, outcomes: &[Outcome]) -> Result<Shown> {
+    match figure.form {
+        Form::Systems(paper) => systems(outcomes, paper),
+        Form::Over(across, measure) => over(outcomes, across, measure),
+        Form::Steps => steps(outcomes),
+        Form::Shards => shards(outcomes),
+        Form::Printed => printed(outcomes),
+    }
+}
+
+/// Each case of the reports, with its place along the bottom.
+fn cases(outcomes: &[Outcome]) -> Vec<(String, &Value)> {
+    outcomes.iter().flat_map(cases_of).collect()
+}
+
+fn cases_of(Outcome { place, report, .. }: &Outcome) -> Vec<(String, &Value)> {
+    match report["cases"].as_array() {
+        None => vec![(place.clone(), report)],
+        Some(cases) => cases.iter().map(|case| (place_of(case, cases), case)).collect(),
+    }
+}
+
+/// What sets a case apart among others: the size of its objects, or its name.
+fn place_of(case: &Value, cases: &[Value]) -> String {
+    let bytes = |case: &Value| case["params"]["value_bytes"].as_u64();
+    let differ = cases.iter().any(|other| bytes(other) != bytes(case));
+    match bytes(case) {
+        Some(bytes) if differ => format!("{}", bytes as f64 / 1024.0),
+        _ => case["name"].as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+/// The systems of a report, Headwater first, in the order in which they ran.
+fn names(case: &Value) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for run in case["runs"].as_array().into_iter().flatten() {
+        if let Some(name) = run["system"].as_str().filter(|name| !names.iter().any(|it| it == name))
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// A median of a system.
+fn median(case: &Value, system: &str, what: &str) -> Result<f64> {
+    let found = case["median"][system][what].as_f64();
+    found.with_context(|| format!("the report has no {what} of {system}"))
+}
+
+fn measured(case: &Value, system: &str, measure: Measure) -> Result<f64> {
+    let operations = median(case, system, "operations")?.max(1.0);
+    Ok(match measure {
+        Measure::BothCpu => {
+            let both =
+                median(case, system, "server_cpu_s")? + median(case, system, "generator_cpu_s")?;
+            both / operations * 1e6
+        }
+        Measure::Rate => operations / median(case, system, "wall_s")?.max(1e-9),
+    })
+}
+
+fn cells<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// Three digits, whatever the size.
+fn digits(number: f64) -> String {
+    match number.abs() {
+        100.0.. => format!("{number:.0}"),
+        10.0.. => format!("{number:.1}"),
+        _ => format!("{number:.2}"),
+    }
+}
+
+fn systems(outcomes: &[Outcome], paper: &[(&str, f64)]) -> Result<Shown> {
+    let report = &outcomes.first().context("nothing was run")?.report;
+    let head = [
+        "system",
+        "server CPU, s",
+        "client CPU, s",
+        "time, s",
+        "memory, MB",
+        "server CPU ÷ Headwater's",
+        "time ÷ Headwater's",
+        "time ÷ Pequod's, in the paper",
+    ];
+    let mut table = vec![cells(head)];
+    let (mut bars, mut times) = (Vec::new(), Vec::new());
+    for name in names(report) {
+        let figure = |what| median(report, &name, what);
+        let (server, wall) = (figure("server_cpu_s")?, figure("wall_s")?);
+        let ratio = |what| Ok::<_, anyhow::Error>(figure(what)? / median(report, BASE, what)?);
+        let then = paper.iter().find(|(system, _)| *system == name);
+        table.push(vec![
+            name.clone(),
+            digits(server),
+            digits(figure("generator_cpu_s")?),
+            digits(wall),
+            digits(figure("rss_bytes_max")? / 1e6),
+            digits(ratio("server_cpu_s")?),
+            digits(ratio("wall_s")?),
+            then.map_or(String::from("–"), |(_, times)| digits(*times)),
+        ]);
+        let range = |what: &str| {
+            let at = |at: usize| report["median"][&name]["range"][what][at].as_f64();
+            (at(0).unwrap_or_default(), at(1).unwrap_or_default())
+        };
+        for (what, bars) in [("server_cpu_s", &mut bars), ("wall_s", &mut times)] {
+            let (least, greatest) = range(what);
+            bars.push((name.clone(), Spread { median: figure(what)?, least, greatest }));
+        }
+    }
+    let panel = |title: &str, bars| Bars {
+        title: title.to_owned(),
+        unit: "s",
+        digits: 2,
+        bars,
+        base: BASE,
+    };
+    let panels = [panel("CPU of the server", bars), panel("time", times)];
+    let picture = plot::bars("Timelines: systems compared", &panels)?;
+    Ok(Shown { table, printed: String::new(), picture })
+}
+
+fn over(outcomes: &[Outcome], across: &str, measure: Measure) -> Result<Shown> {
+    let cases = cases(outcomes);
+    let (_, first) = cases.first().context("nothing was run")?;
+    let systems = names(first);
+    let mut head = vec![across.to_owned()];
+    head.extend(systems.iter().cloned());
+    let mut table = vec![head];
+    let line = |(place, name): (usize, &String)| Line {
+        name: name.clone(),
+        points: Vec::new(),
+        place,
+        is_thin: false,
+    };
+    let mut lines: Vec<Line> = systems.iter().enumerate().map(line).collect();
+    for (at, (place, case)) in cases.iter().enumerate() {
+        let mut row = vec![place.clone()];
+        for (name, line) in systems.iter().zip(&mut lines) {
+            let figure = measured(case, name, measure)?;
+            row.push(digits(figure));
+            line.points.push((at as f64, figure));
+        }
+        table.push(row);
+    }
+    let panel = Panel {
+        title: measure.title().to_owned(),
+        across: Across::Names(cases.iter().map(|(place, _)| place.clone()).collect()),
+        across_title: across.to_owned(),
+        is_logarithmic: true,
+        lines,
+        marks: Vec::new(),
+    };
+    Ok(Shown { table, printed: String::new(), picture: plot::lines(&[panel])? })
+}
+
+fn steps(outcomes: &[Outcome]) -> Result<Shown> {
+    let cases = cases(outcomes);
+    let (_, first) = cases.first().context("nothing was run")?;
+    let holders = names(first);
+    let mut head = cells(["step"]);
+    head.extend(
+        holders.iter().map(|name| {
+            if name == BASE { String::from("pool, ns") } else { format!("{name}, ns") }
+        }),
+    );
+    let (mut table, mut panels) = (vec![head], Vec::new());
+    for (place, case) in &cases {
+        let mut row = vec![place.clone()];
+        let mut bars = Vec::new();
+        for name in &holders {
+            let operations = median(case, name, "operations")?.max(1.0);
+            let each = |seconds: f64| seconds / operations * 1e9;
+            let range = |at: usize| case["median"][name]["range"]["wall_s"][at].as_f64();
+            let figure = each(median(case, name, "wall_s")?);
+            let [least, greatest] = [0, 1].map(|at| each(range(at).unwrap_or_default()));
+            row.push(digits(figure));
+            bars.push((name.clone(), Spread { median: figure, least, greatest }));
+        }
+        table.push(row);
+        panels.push(Bars { title: place.clone(), unit: "ns", digits: 0, bars, base: BASE });
+    }
+    Ok(Shown { table, printed: String::new(), picture: plot::bars("Time of a step", &panels)? })
+}
+
+fn shards(outcomes: &[Outcome]) -> Result<Shown> {
+    let cases = cases(outcomes);
+    let base_bytes = outcomes.first().map(|it| &it.report["params"]["base_bytes_before"]);
+    let base_bytes = base_bytes.and_then(Value::as_f64).unwrap_or(1.0).max(1.0);
+    let head = [
+        "shards",
+        "CPU, µs an operation",
+        "÷ the first",
+        "changes sent to other shards, an operation",
+        "replicas ÷ base data",
+    ];
+    let mut table = vec![cells(head)];
+    let (mut work, mut names, mut first) = (Vec::new(), Vec::new(), None);
+    for (at, (_, case)) in cases.iter().enumerate() {
+        let operations = median(case, BASE, "operations")?.max(1.0);
+        let cpu = median(case, BASE, "server_cpu_s")? / operations * 1e6;
+        let params = &case["params"];
+        let number = |what: &str| params[what].as_f64().unwrap_or_default();
+        let first = *first.get_or_insert(cpu);
+        table.push(vec![
+            digits(number("shards")).trim_end_matches(".00").to_owned(),
+            digits(cpu),
+            digits(cpu / first),
+            format!("{:.3}", number("changes") / operations),
+            digits(number("replica_bytes") / base_bytes),
+        ]);
+        names.push(format!("{:.0}", number("shards")));
+        work.push((at as f64, cpu));
+    }
+    let panel = Panel {
+        title: String::from("CPU of all shards, µs an operation"),
+        across: Across::Names(names),
+        across_title: String::from("shards"),
+        is_logarithmic: false,
+        lines: vec![Line { name: String::from(BASE), points: work, place: 0, is_thin: false }],
+        marks: Vec::new(),
+    };
+    Ok(Shown { table, printed: String::new(), picture: plot::lines(&[panel])? })
+}
+
+fn printed(outcomes: &[Outcome]) -> Result<Shown> {
+    let outcome = outcomes.first().context("nothing was run")?;
+    let printed = outcome.printed.trim_matches('\n').to_owned();
+    Ok(Shown { table: Vec::new(), printed, picture: outcome.picture.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::FIGURES;
+    use super::*;
+    use crate::report::json;
+    use crate::report::tests::report;
+
+    fn outcome(place: &str, report: Value) -> Outcome {
+        let [command, printed, picture] = ["", "", ""].map(String::from);
+        Outcome { place: place.to_owned(), command, report, printed, picture }
+    }
+
+    #[test]
+    fn systems_stand_beside_the_papers_ratios() {
+        let shown = systems(&[outcome("", json::of(&report()))], &[("valkey", 1.33)]).unwrap();
+        assert_eq!(shown.table[1][0], "headwater");
+        // A median of 7.5 s of CPU beside 1.5, and of 15 s beside 3.
+        assert_eq!(shown.table[2][5..], ["5.00", "5.00", "1.33"]);
+    }
+
+    #[test]
+    fn each_experiment_is_a_place_along_the_bottom() {
+        let outcomes = ["1", "10"].map(|place| outcome(place, json::of(&report())));
+        let shown = over(&outcomes, "active", Measure::BothCpu).unwrap();
+        assert_eq!(shown.table.len(), 3);
+        assert_eq!(shown.table[0], ["active", "headwater", "valkey"]);
+        // 1.5 s of the server and 1 of the client for a thousand operations.
+        assert_eq!(shown.table[2], ["10", "2500", "8500"]);
+    }
+
+    #[test]
+    fn sizes_of_one_report_are_places_as_well() {
+        let mut report = report();
+        let mut other = report.cases[0].clone();
+        for (case, bytes) in [(&mut report.cases[0], 1024), (&mut other, 65_536)] {
+            case.params.insert(String::from("value_bytes"), Value::from(bytes));
+        }
+        report.cases.push(other);
+        let shown = over(&[outcome("", json::of(&report))], "KiB", Measure::Rate).unwrap();
+        assert_eq!([&shown.table[1][0], &shown.table[2][0]], ["1", "64"]);
+    }
+
+    #[test]
+    fn what_a_report_lacks_is_said() {
+        let figure = FIGURES.iter().find(|it| it.name == "blocks").unwrap();
+        let report = serde_json::json!({"runs": [{"system": "headwater"}]});
+        let error = of(figure, &[outcome("", report)]).unwrap_err().to_string();
+        assert_eq!(error, "the report has no operations of headwater");
+    }
+}

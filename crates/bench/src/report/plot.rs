@@ -1,0 +1,326 @@
+//! Plots as SVG pictures: lines over an axis, and bars from zero. The library `plotters` draws them.
+
+use crate::measure::stats::Spread;
+use anyhow::{Result, anyhow};
+use core::ops::Range;
+use plotters::coord::Shift;
+use plotters::prelude::{
+    ChartBuilder, Circle, Color, DrawingArea, IntoDrawingArea, IntoFont, LineSeries, PathElement,
+    RGBColor, Rectangle, SVGBackend, Text, TextStyle, WHITE,
+};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// Pixels across a picture.
+const WIDTH: u32 = 760;
+/// Pixels down one panel of lines.
+const HEIGHT: u32 = 320;
+const FONT: &str = "sans-serif";
+const BLACK: RGBColor = RGBColor(34, 34, 34);
+const FAINT: RGBColor = RGBColor(187, 187, 187);
+/// What is measured first, and what it is compared with.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(31, 111, 139),
+    RGBColor(176, 67, 63),
+    RGBColor(138, 138, 128),
+    RGBColor(201, 162, 39),
+    RGBColor(90, 140, 60),
+    RGBColor(120, 80, 160),
+    RGBColor(60, 60, 60),
+    RGBColor(210, 120, 60),
+];
+const OTHERS: RGBColor = RGBColor(184, 184, 176);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// What lies along the bottom of a panel.
+#[derive(Clone, Debug)]
+pub enum Across {
+    /// Numbers from here to there.
+    Numbers(Range<f64>),
+    /// So many places at equal distances, each with its name: points lie at 0, 1, 2 ….
+    Names(Vec<String>),
+}
+
+/// A line through points, in the order in which they are given.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What it shows.
+    pub name: String,
+    /// Across and up.
+    pub points: Vec<(f64, f64)>,
+    /// Lines of one place have one colour in all panels.
+    pub place: usize,
+    /// Whether it is thin, as one that belongs to another of its colour.
+    pub is_thin: bool,
+}
+
+/// One panel of lines.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What is drawn, with its unit.
+    pub title: String,
+    /// What is along the bottom.
+    pub across: Across,
+    /// What the places along the bottom are.
+    pub across_title: String,
+    /// Whether each step up is ten times the one before.
+    pub is_logarithmic: bool,
+    /// Lines.
+    pub lines: Vec<Line>,
+    /// Moments that are marked, with words.
+    pub marks: Vec<(f64, &'static str)>,
+}
+
+/// The panels, one below the other.
+///
+/// # Errors
+/// There is nothing to draw.
+pub fn lines(panels: &[Panel]) -> Result<String> {
+    let mut text = String::new();
+    {
+        let size = (WIDTH, HEIGHT * panels.len().max(1) as u32);
+        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        root.fill(&WHITE).map_err(failed)?;
+        for (area, panel) in root.split_evenly((panels.len().max(1), 1)).iter().zip(panels) {
+            draw(area, panel)?;
+        }
+        root.present().map_err(failed)?;
+    }
+    Ok(text)
+}
+
+fn failed(error: impl core::fmt::Display) -> anyhow::Error {
+    anyhow!("the picture cannot be drawn: {error}")
+}
+
+/// Where a figure is drawn.
+fn up(panel: &Panel, figure: f64) -> f64 {
+    if panel.is_logarithmic { figure.max(1e-9).log10() } else { figure }
+}
+
+/// From the least to the greatest figure; whole powers of ten, where they are logarithmic.
+fn heights(panel: &Panel) -> Range<f64> {
+    let figures = panel.lines.iter().flat_map(|line| &line.points);
+    let figures = figures.map(|&(_, figure)| up(panel, figure)).filter(|figure| figure.is_finite());
+    let (least, most) = figures.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), it| {
+        (least.min(it), most.max(it))
+    });
+    match (least.is_finite(), panel.is_logarithmic) {
+        (false, _) => 0.0..1.0,
+        (true, true) => least.floor()..most.ceil().max(least.floor() + 1.0),
+        (true, false) => 0.0..(most * 1.05).max(1e-9),
+    }
+}
+
+/// A number in as few digits as say it.
+fn short(number: f64) -> String {
+    let digits = match number.abs() {
+        1000.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        _ => 3,
+    };
+    let text = format!("{number:.digits$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+fn draw(area: &Area<'_>, panel: &Panel) -> Result<()> {
+    let across = match &panel.across {
+        Across::Numbers(range) => range.clone(),
+        Across::Names(names) => -0.2..names.len().max(1) as f64 - 0.8,
+    };
+    let heights = heights(panel);
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .margin_right(24)
+        .caption(&panel.title, (FONT, 15).into_font().color(&BLACK))
+        .x_label_area_size(38)
+        .y_label_area_size(56)
+        .build_cartesian_2d(across, heights.clone())
+        .map_err(failed)?;
+    let named = |place: &f64| match &panel.across {
+        Across::Numbers(_) => short(*place),
+        Across::Names(names) => {
+            let is_there = (place - place.round()).abs() < 0.01 && *place >= 0.0;
+            let name = is_there.then(|| names.get(place.round() as usize).cloned());
+            name.flatten().unwrap_or_default()
+        }
+    };
+    let figure =
+        |height: &f64| short(if panel.is_logarithmic { 10f64.powf(*height) } else { *height });
+    let places = match &panel.across {
+        Across::Numbers(_) => 11,
+        Across::Names(names) => 2 * names.len(),
+    };
+    let steps = if panel.is_logarithmic { heights.end - heights.start + 1.0 } else { 6.0 };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(WHITE)
+        .bold_line_style(FAINT.mix(0.5))
+        .label_style((FONT, 12).into_font().color(&BLACK))
+        .x_desc(panel.across_title.as_str())
+        .x_labels(places)
+        .y_labels(steps as usize)
+        .x_label_formatter(&named)
+        .y_label_formatter(&figure)
+        .draw()
+        .map_err(failed)?;
+    for &(at, words) in &panel.marks {
+        let mark = PathElement::new([(at, heights.start), (at, heights.end)], FAINT);
+        chart.draw_series([mark]).map_err(failed)?;
+        let style = (FONT, 12).into_font().color(&BLACK);
+        chart.draw_series([Text::new(words, (at, heights.end), style)]).map_err(failed)?;
+    }
+    for line in &panel.lines {
+        let colour = COLOURS[line.place % COLOURS.len()];
+        let style = colour.stroke_width(if line.is_thin { 1 } else { 2 });
+        let points: Vec<_> = line.points.iter().map(|&(at, it)| (at, up(panel, it))).collect();
+        let drawn = chart.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
+        if !line.is_thin {
+            drawn.label(&line.name).legend(move |(x, y)| {
+                PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2))
+            });
+        }
+        if let Across::Names(_) = panel.across {
+            let dots = points.iter().map(|&point| Circle::new(point, 3, colour.filled()));
+            chart.draw_series(dots).map_err(failed)?;
+        }
+    }
+    chart
+        .configure_series_labels()
+        .label_font((FONT, 12).into_font().color(&BLACK))
+        .background_style(WHITE.mix(0.8))
+        .border_style(FAINT)
+        .draw()
+        .map_err(failed)
+}
+
+/// Bars of one scale from zero, with their range as a thin line.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// What is drawn.
+    pub title: String,
+    /// In which unit.
+    pub unit: &'static str,
+    /// Digits behind the point.
+    pub digits: usize,
+    /// Whose figure it is, and the figure.
+    pub bars: Vec<(String, Spread)>,
+    /// The one that the others are compared with.
+    pub base: &'static str,
+}
+
+const LEFT: i32 = 130;
+const RIGHT: i32 = 190;
+const BAR: i32 = 18;
+const STEP: i32 = 26;
+const HEAD: i32 = 34;
+const GAP: i32 = 18;
+const TITLE: i32 = 44;
+
+/// Panels of bars below a title.
+///
+/// # Errors
+/// There is nothing to draw.
+pub fn bars(title: &str, panels: &[Bars]) -> Result<String> {
+    let mut text = String::new();
+    let height = |panel: &Bars| HEAD + panel.bars.len() as i32 * STEP + GAP;
+    let all = TITLE + panels.iter().map(height).sum::<i32>();
+    {
+        let size = (WIDTH, all.unsigned_abs());
+        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        root.fill(&WHITE).map_err(failed)?;
+        root.draw(&Text::new(title, (16, 14), words(17, HPos::Left))).map_err(failed)?;
+        let mut top = TITLE;
+        for panel in panels {
+            draw_bars(&root, panel, top)?;
+            top += height(panel);
+        }
+        root.present().map_err(failed)?;
+    }
+    Ok(text)
+}
+
+fn words(size: u32, from: HPos) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&BLACK).pos(Pos::new(from, VPos::Center))
+}
+
+fn draw_bars(root: &Area<'_>, panel: &Bars, top: i32) -> Result<()> {
+    let most = panel.bars.iter().map(|(_, spread)| spread.greatest).fold(0.0, f64::max);
+    let room = f64::from(WIDTH as i32 - LEFT - RIGHT);
+    let x = |figure: f64| LEFT + if most > 0.0 { (figure / most * room).round() as i32 } else { 0 };
+    let base = panel.bars.iter().find(|(name, _)| name == panel.base).map(|(_, it)| it.median);
+    let title = format!("{} ({})", panel.title, panel.unit);
+    root.draw(&Text::new(title, (16, top + 16), words(14, HPos::Left))).map_err(failed)?;
+    for (at, (name, spread)) in panel.bars.iter().enumerate() {
+        let top = top + HEAD + at as i32 * STEP;
+        let middle = top + BAR / 2;
+        let colour = if name == panel.base { COLOURS[0] } else { OTHERS };
+        let times = match base {
+            Some(base) if name != panel.base && base > 0.0 => {
+                format!("  ({:.2} ×)", spread.median / base)
+            }
+            _ => String::new(),
+        };
+        let told = format!("{:.*} {}{times}", panel.digits, spread.median, panel.unit);
+        root.draw(&Text::new(name.clone(), (LEFT - 8, middle), words(13, HPos::Right)))
+            .map_err(failed)?;
+        let bar = Rectangle::new([(LEFT, top), (x(spread.median), top + BAR)], colour.filled());
+        root.draw(&bar).map_err(failed)?;
+        let range = [(x(spread.least), middle), (x(spread.greatest), middle)];
+        root.draw(&PathElement::new(range, BLACK)).map_err(failed)?;
+        let at = (x(spread.greatest) + 8, middle);
+        root.draw(&Text::new(told, at, words(13, HPos::Left))).map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn panel(is_logarithmic: bool) -> Panel {
+        let points = vec![(0.0, 0.02), (1.0, 20.0)];
+        Panel {
+            title: String::from("time, ms"),
+            across: Across::Names(vec![String::from("a<b&c"), String::from("d")]),
+            across_title: String::from("size"),
+            is_logarithmic,
+            lines: vec![Line { name: String::from("one"), points, place: 0, is_thin: false }],
+            marks: vec![(0.5, "killed")],
+        }
+    }
+
+    #[test]
+    fn names_of_places_and_whole_powers_of_ten_stand_at_their_axes() {
+        let text = lines(&[panel(true), panel(false)]).unwrap();
+        assert!(text.starts_with("<svg ") && text.contains("height=\"640\""), "{text}");
+        for word in ["a&lt;b&amp;c", "killed", "one", "0.01", "100"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(!text.contains("a<b"), "names cannot break the markup");
+    }
+
+    #[test]
+    fn bars_are_to_scale() {
+        let spread = |median| Spread { median, least: median, greatest: median };
+        let bars_of = [("headwater", 2.0), ("valkey", 8.0)];
+        let bars_of = bars_of.map(|(name, median)| (name.to_owned(), spread(median))).to_vec();
+        let panel = Bars {
+            title: String::from("CPU"),
+            unit: "µs",
+            digits: 1,
+            bars: bars_of,
+            base: "headwater",
+        };
+        let text = bars("bench", &[panel]).unwrap();
+        assert!(text.contains("width=\"440\" height=\"18\""), "{text}");
+        assert!(text.contains("width=\"110\" height=\"18\""), "{text}");
+        assert!(text.contains("(4.00 ×)"), "{text}");
+    }
+}
