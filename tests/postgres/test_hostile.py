@@ -29,7 +29,7 @@ class Hostile:
         self.says = says
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        # How often it was asked something. What it could send then goes by who reads, and when.
+        # How often it was asked something. How much it can send then depends on how soon the client hangs up.
         self.asked = 0
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -50,7 +50,8 @@ class Hostile:
                 length = struct.unpack(">I", client.recv(4))[0]
                 client.recv(length - 4)
             client.sendall(frame(b"R", bytes(4)) + frame(b"Z", b"I"))
-            client.recv(1)
+            if not client.recv(1):
+                return
             self.asked += 1
             begin, rest = self.says
             client.sendall(begin)

@@ -19,6 +19,10 @@ impl Engine {
     /// Where an invariant does not hold.
     pub fn check_invariants(&self) {
         assert!(self.views.queue.is_empty(), "changes are applied before an operation ends");
+        assert!(
+            self.base.loads.waits.lacking.is_empty(),
+            "what an operation lacked is forgotten when it ends, whether it waits for it or not"
+        );
         self.check_handles();
         self.check_replicas();
         self.base.check_loads();

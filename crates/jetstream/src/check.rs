@@ -67,7 +67,7 @@ pub(crate) fn fetch(address: &str) -> Result<String, JetStreamError> {
 pub(crate) struct SyncReport {
     /// What must be changed: a sentence for each.
     pub(crate) wrong: Vec<String>,
-    /// Why servers could not be asked: a sentence for each.
+    /// Why servers could not be asked, or have just begun and may enable JetStream yet: a sentence for each.
     pub(crate) away: Vec<String>,
     is_enough: bool,
 }
@@ -122,7 +122,7 @@ pub(crate) fn ask_servers(settings: &JetStreamSettings) -> SyncReport {
 }
 
 /// Sees that servers sync each message before they acknowledge it. One that cannot be asked may be away, as long as more than half can: so a node
-/// begins while a server is down.
+/// begins while a server is down, or begins itself.
 pub(crate) fn check_sync(settings: &JetStreamSettings) -> Result<(), Failure> {
     if settings.unsafe_sync {
         return Ok(());
@@ -141,7 +141,7 @@ pub(crate) fn check_sync(settings: &JetStreamSettings) -> Result<(), Failure> {
             target: "cluster",
             event = "sync_unknown",
             why,
-            "a NATS server cannot be asked whether it syncs each message"
+            "a NATS server cannot be asked whether it syncs each message, or has just begun"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The fault experiment of *Data flows in key-value stores* (ETH TR 742, Figure 7): posts at a constant rate to the timelines of
+//! The fault experiment of *Data flows in key-value stores* (ETH TR 742, Figures 7 and 8): posts at a constant rate to the timelines of
 //! followers, while the node that owns the data is killed and comes back.
 //!
 //! Three ways to write timelines, each on a cluster of its own: the client does, before it counts the post as done; workers behind a

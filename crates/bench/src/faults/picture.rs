@@ -4,15 +4,15 @@ use super::{Measured, within_times};
 use crate::report::plot::{self, Across, Line, Panel};
 use anyhow::Result;
 
-/// Points a second.
+/// About how many points are drawn for a second.
 const POINTS: f64 = 2.0;
 
-/// The posts of a half second.
+/// The posts of about half a second.
 struct Step {
     /// When it begins.
     from: f64,
-    /// How many were acknowledged in it.
-    count: usize,
+    /// How many were acknowledged in it, in a second.
+    rate: f64,
     /// What half of the acknowledgements took at most, in milliseconds.
     half: f64,
 }
@@ -24,7 +24,7 @@ fn steps(one: &Measured, seconds: f64) -> Vec<Step> {
     let of = |at: usize| {
         let from = at as f64 * step;
         let (count, half, _) = within_times(&one.acknowledged, from, from + step);
-        Step { from, count, half }
+        Step { from, rate: count as f64 / step, half }
     };
     (0..count).map(of).collect()
 }
@@ -51,8 +51,8 @@ pub(super) fn picture(measured: &[Measured], times: [f64; 2], posted: f64) -> Re
         lines,
         marks: vec![(times[0], "killed"), (times[1], "back")],
     };
-    let took = lines(|step| (step.count > 0).then_some(step.half));
-    let rate = lines(|step| Some(step.count as f64 * POINTS));
+    let took = lines(|step| (step.rate > 0.0).then_some(step.half));
+    let rate = lines(|step| Some(step.rate));
     plot::lines(&[
         panel("half of the acknowledgements take at most, ms", true, took),
         panel("acknowledgements a second", false, rate),

@@ -10,7 +10,7 @@
 
 pub mod load;
 pub mod nats;
-pub(crate) mod picture;
+mod picture;
 pub mod site;
 pub mod tell;
 pub mod world;

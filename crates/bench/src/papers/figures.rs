@@ -4,9 +4,9 @@
 //! (Pravega, 2020); *Fetch-and-Phi in Memcached* (Schaub, 2015); *Building Data Flows Using Distributed Key-Value Stores* (Hentschel et
 //! al., ETH Zürich, Technical Report 742, 2011).
 
-/// A seed.
+/// One of the four papers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Paper {
+pub(super) enum Paper {
     /// Cache joins.
     Pequod,
     /// Chained blocks.
@@ -19,7 +19,7 @@ pub(crate) enum Paper {
 
 impl Paper {
     /// Its title and where it appeared.
-    pub(crate) fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::Pequod => "Easy Freshness with Pequod Cache Joins (NSDI 2014)",
             Self::StreamingCache => {
@@ -35,7 +35,7 @@ impl Paper {
 
 /// What is taken from a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Measure {
+pub(super) enum Measure {
     /// CPU of the server and of the client, µs an operation.
     BothCpu,
     /// Operations a second.
@@ -43,7 +43,7 @@ pub(crate) enum Measure {
 }
 
 impl Measure {
-    pub(crate) fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::BothCpu => "CPU of server and client, µs an operation",
             Self::Rate => "operations a second",
@@ -53,11 +53,11 @@ impl Measure {
 
 /// In which form it is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Form {
+pub(super) enum Form {
     /// Systems beside one another on one work, with how many times Pequod's time each took in the paper.
     Systems(&'static [(&'static str, f64)]),
     /// Lines of systems over what changes along the bottom.
-    Over(&'static str, Measure),
+    Over(&'static str, &'static [Measure]),
     /// Nanoseconds a step, for each holder.
     Steps,
     /// What more shards cost.
@@ -68,37 +68,39 @@ pub(crate) enum Form {
 
 /// A run of another workload.
 #[derive(Clone, Debug)]
-pub(crate) struct Experiment {
+pub(super) struct Experiment {
     /// Where it is along the bottom.
-    pub(crate) place: String,
+    pub(super) place: String,
     /// The workload and its options.
-    pub(crate) words: Vec<String>,
+    pub(super) words: Vec<String>,
 }
 
 /// A table or a figure of a paper.
 #[derive(Debug)]
-pub(crate) struct Figure {
+pub(super) struct Figure {
     /// Its name, for `--only`.
-    pub(crate) name: &'static str,
-    pub(crate) paper: Paper,
+    pub(super) name: &'static str,
+    pub(super) paper: Paper,
     /// What it is about.
-    pub(crate) title: &'static str,
+    pub(super) title: &'static str,
     /// What the paper's shows.
-    pub(crate) shows: &'static str,
+    pub(super) shows: &'static str,
     /// What is different here.
-    pub(crate) differs: &'static str,
+    pub(super) differs: &'static str,
     /// What it is compared with, where that is installed.
-    pub(crate) peers: &'static [&'static str],
+    pub(super) peers: &'static [&'static str],
     /// What it cannot be measured without.
-    pub(crate) needs: &'static [&'static str],
-    pub(crate) form: Form,
+    pub(super) needs: &'static [&'static str],
+    pub(super) form: Form,
+    /// Whether its workload runs once, wherever the kernel has it run.
+    pub(super) is_run_once: bool,
     /// What is run, at a scale.
-    pub(crate) experiments: fn(f64) -> Vec<Experiment>,
+    pub(super) experiments: fn(f64) -> Vec<Experiment>,
 }
 
 impl Figure {
-    /// Whether its workload writes JSON.
-    pub(crate) fn has_json(&self) -> bool {
+    /// Whether its table is made from the JSON of its workload.
+    pub(super) fn has_json(&self) -> bool {
         !matches!(self.form, Form::Printed)
     }
 }
@@ -110,6 +112,11 @@ fn experiment(place: impl Into<String>, words: &str) -> Experiment {
 /// One experiment.
 fn one(words: &str) -> Vec<Experiment> {
     vec![experiment("", words)]
+}
+
+/// A scale, without digits that only arithmetic has brought in.
+fn rounded(scale: f64) -> f64 {
+    (scale * 1e6).round() / 1e6
 }
 
 /// So many, at least that many.
@@ -127,7 +134,7 @@ fn functions(operation: &str, scale: f64) -> Vec<Experiment> {
 }
 
 /// All of them, in the order of the page.
-pub(crate) const FIGURES: [Figure; 11] = [
+pub(super) const FIGURES: [Figure; 11] = [
     Figure {
         name: "systems",
         paper: Paper::Pequod,
@@ -145,6 +152,7 @@ pub(crate) const FIGURES: [Figure; 11] = [
             ("memcached", 3.98),
             ("postgres", 9.55),
         ]),
+        is_run_once: false,
         experiments: |scale| one(&format!("twip --users {}", count(20_000.0, scale, 200.0))),
     },
     Figure {
@@ -153,15 +161,16 @@ pub(crate) const FIGURES: [Figure; 11] = [
         title: "Timelines: what to materialize, by the share of active users (Figure 8)",
         shows: "To materialize everything costs most while few users are active. To materialize nothing costs more and more the more are active. To \
                 materialize what is read is as good as the better of the two, but for a crossing at either end.",
-        differs: "`headwater` materializes what is read, `push-all` everything, `pull` nothing; `auto` chooses for each timeline. Loading and \
-                  materializing of `push-all` before the run is part of its cost only as far as posts keep timelines of inactive users.",
+        differs: "`headwater` materializes what is read, `push-all` everything, `pull` nothing; `auto` chooses for each timeline. What each of them \
+                  materializes before the run is not measured (`--warm`): of what `push-all` does more, that is the posts to inactive users.",
         peers: &["push-all", "pull", "auto"],
         needs: &[],
-        form: Form::Over("active users, percent", Measure::BothCpu),
+        form: Form::Over("active users, percent", &[Measure::BothCpu]),
+        is_run_once: false,
         experiments: |scale| {
             let users = count(10_000.0, scale, 200.0);
             let of = |active: u32| {
-                let words = format!("twip --users {users} --active {active}");
+                let words = format!("twip --users {users} --active {active} --warm");
                 experiment(active.to_string(), &words)
             };
             ACTIVE.into_iter().map(of).collect()
@@ -176,7 +185,8 @@ pub(crate) const FIGURES: [Figure; 11] = [
         differs: "Server and client share one machine, and interleaving moves work from the client to the server: both are counted.",
         peers: &["separate", "valkey", "redis"],
         needs: &[],
-        form: Form::Over("sessions that vote, percent", Measure::BothCpu),
+        form: Form::Over("sessions that vote, percent", &[Measure::BothCpu]),
+        is_run_once: false,
         experiments: |scale| {
             let of = |votes: u32| {
                 experiment(votes.to_string(), &format!("newp --scale {scale} --vote {votes}"))
@@ -195,6 +205,7 @@ pub(crate) const FIGURES: [Figure; 11] = [
         peers: &[],
         needs: &[],
         form: Form::Shards,
+        is_run_once: false,
         experiments: |scale| {
             let users = count(20_000.0, scale, 500.0);
             one(&format!("scale --users {users} --warm --driver engines --shards 12,24,36,48"))
@@ -211,7 +222,8 @@ pub(crate) const FIGURES: [Figure; 11] = [
         peers: &["hashmap", "hashmap-reuse", "memcpy", "rocksdb"],
         needs: &[],
         form: Form::Steps,
-        experiments: |scale| one(&format!("pool --scale {}", scale * 0.1)),
+        is_run_once: false,
+        experiments: |scale| one(&format!("pool --scale {}", rounded(scale / 10.0))),
     },
     Figure {
         name: "change",
@@ -223,7 +235,8 @@ pub(crate) const FIGURES: [Figure; 11] = [
                   memcached beside them.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("KiB of an object", Measure::Rate),
+        form: Form::Over("KiB of an object", &[Measure::Rate]),
+        is_run_once: false,
         experiments: |scale| functions("change", scale),
     },
     Figure {
@@ -234,7 +247,8 @@ pub(crate) const FIGURES: [Figure; 11] = [
         differs: "As above; the client's own way still has to fetch the object.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("KiB of an object", Measure::Rate),
+        form: Form::Over("KiB of an object", &[Measure::Rate]),
+        is_run_once: false,
         experiments: |scale| functions("change-noreply", scale),
     },
     Figure {
@@ -242,10 +256,11 @@ pub(crate) const FIGURES: [Figure; 11] = [
         paper: Paper::FetchAndPhi,
         title: "Filter: 4 bytes of an object, by its size",
         shows: "To fetch only what is wanted takes as long for large objects as for small ones.",
-        differs: "As above. The paper's second filter also computes something of what it reads; here that is the counter, whose reply is a sum.",
+        differs: "As above. The paper also has a filter that computes something of what it reads; that is not measured here.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("KiB of an object", Measure::Rate),
+        form: Form::Over("KiB of an object", &[Measure::Rate]),
+        is_run_once: false,
         experiments: |scale| functions("filter", scale),
     },
     Figure {
@@ -256,7 +271,8 @@ pub(crate) const FIGURES: [Figure; 11] = [
         differs: "The burst is as fast as it goes, the quiet time at a constant rate.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("phase", Measure::BothCpu),
+        form: Form::Over("phase", &[Measure::Rate, Measure::BothCpu]),
+        is_run_once: false,
         experiments: |scale| one(&format!("functions --op burst --scale {scale}")),
     },
     Figure {
@@ -269,6 +285,7 @@ pub(crate) const FIGURES: [Figure; 11] = [
         peers: &["redis", "nats"],
         needs: &[],
         form: Form::Printed,
+        is_run_once: false,
         experiments: |scale| one(&format!("flows --scale {scale}")),
     },
     Figure {
@@ -281,6 +298,7 @@ pub(crate) const FIGURES: [Figure; 11] = [
         peers: &[],
         needs: &["nats"],
         form: Form::Printed,
+        is_run_once: true,
         experiments: |scale| one(&format!("faults --scale {}", scale.clamp(0.03, 1.0))),
     },
 ];

@@ -3,20 +3,23 @@
 //! Each figure is one of the other workloads, run by this program in a process of its own, with the options that the page
 //! names: whoever doubts a figure runs that command alone.
 //!
-//! - [`figures`]: what there is. [`shown`]: its table and its picture. [`page`]: the text around them.
+//! - `figures`: what there is. `shown`: its table and its picture. `page`: the text around them.
 
-pub(crate) mod figures;
-pub(crate) mod page;
-pub(crate) mod shown;
+mod figures;
+mod page;
+mod shown;
 
 use crate::args::within;
 use crate::measure::pin::Pinning;
 use crate::peer::{Launch, System, stop};
 use anyhow::{Context, Result, bail};
+use core::time::Duration;
 use figures::{Experiment, FIGURES, Figure};
+use indicatif::ProgressBar;
+use rustix::process::Signal;
 use serde_json::Value;
-use shown::Shown;
-use std::io::Write;
+use shown::Rendered;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -45,29 +48,35 @@ pub struct Papers {
 
 /// What one run of a workload gave.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
+struct Outcome {
     /// Where it is along the figure.
-    pub(crate) place: String,
+    place: String,
     /// The command.
-    pub(crate) command: String,
+    command: String,
     /// What it measured; null where it has only a printed table.
-    pub(crate) report: Value,
+    report: Value,
     /// What it printed.
-    pub(crate) printed: String,
+    printed: String,
     /// What it has drawn itself.
-    pub(crate) picture: String,
+    picture: String,
+}
+
+/// A figure, and what came of it.
+#[derive(Debug)]
+struct Told {
+    figure: &'static Figure,
+    /// Why systems could not be compared, or the whole figure could not be measured: a sentence for each.
+    missing: Vec<String>,
+    measured: Option<Measured>,
 }
 
 /// A figure that was measured.
 #[derive(Debug)]
-pub(crate) struct Measured {
-    pub(crate) figure: &'static Figure,
-    pub(crate) commands: Vec<String>,
-    pub(crate) shown: Shown,
-    /// Systems that are not installed.
-    pub(crate) missing: Vec<&'static str>,
+struct Measured {
+    commands: Vec<String>,
+    shown: Rendered,
     /// The picture's file, beside the page.
-    pub(crate) picture: String,
+    picture: String,
 }
 
 impl Papers {
@@ -76,7 +85,8 @@ impl Papers {
     /// # Errors
     /// An option is wrong, a run fails, a result is wrong, or a file cannot be written.
     pub fn run(&self) -> Result<()> {
-        within("--scale", self.scale, 1e-4, 100.0)?;
+        // Some of the workloads take no more.
+        within("--scale", self.scale, 1e-4, 10.0)?;
         within("--pairs", self.pairs as f64, 1.0, 1000.0)?;
         for name in &self.only {
             if !FIGURES.iter().any(|figure| figure.name == *name) {
@@ -85,28 +95,48 @@ impl Papers {
             }
         }
         let (folder, stem) = place_of(&self.page)?;
-        stop::handle_signals()?;
         let launch = self.launch()?;
-        let wanted =
-            |figure: &&Figure| self.only.is_empty() || self.only.iter().any(|it| it == figure.name);
+        launch.check(&[System::Headwater])?;
+        stop::handle_signals()?;
+        let bar = ProgressBar::new_spinner();
+        bar.enable_steady_tick(Duration::from_millis(200));
         let mut all = Vec::new();
-        let mut told = String::new();
-        for figure in FIGURES.iter().filter(wanted) {
-            if let Some(needed) = figure.needs.iter().find(|needed| !is_there(&launch, needed)) {
-                told += &format!("skipped: {} ({needed} is not installed)\n", figure.name);
-                continue;
-            }
+        for figure in FIGURES.iter().filter(|figure| self.is_wanted(figure)) {
             let picture = format!("{stem}-{}.svg", figure.name);
-            let measured = self
-                .measure(figure, &launch, picture)
-                .with_context(|| format!("figure '{}'", figure.name))?;
-            write(&folder.join(&measured.picture), &measured.shown.picture)?;
-            all.push(measured);
+            let told = self
+                .tell(figure, &launch, picture, &bar)
+                .with_context(|| format!("figure '{}'", figure.name));
+            // Where we were interrupted, that is why it failed.
+            stop::check()?;
+            let told = told?;
+            if let Some(measured) = &told.measured {
+                write(&folder.join(&measured.picture), &measured.shown.picture)?;
+            }
+            all.push(told);
             // Hours of work are not lost where a later figure fails.
-            write(&self.page, &page::text(&all, self.scale, self.pairs))?;
+            write(&self.page, &page::text(&all, &self.command()))?;
         }
-        told += &format!("{} figures are in {}\n", all.len(), self.page.display());
+        bar.finish_and_clear();
+        let told = format!("{} figures are in {}\n", all.len(), self.page.display());
         Ok(std::io::stdout().lock().write_all(told.as_bytes())?)
+    }
+
+    fn is_wanted(&self, figure: &Figure) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == figure.name)
+    }
+
+    /// The command that makes such a page.
+    fn command(&self) -> String {
+        let mut text =
+            format!("headwater bench papers --scale {} --pairs {}", self.scale, self.pairs);
+        if self.no_pin {
+            text += " --no-pin";
+        }
+        if !self.only.is_empty() {
+            text += " --only ";
+            text += &self.only.join(",");
+        }
+        text
     }
 
     fn launch(&self) -> Result<Launch> {
@@ -118,22 +148,35 @@ impl Papers {
         Ok(Launch { pinning, headwater, null_bytes: 0, arguments: Vec::new(), within: Vec::new() })
     }
 
-    fn measure(
+    fn tell(
         &self,
         figure: &'static Figure,
         launch: &Launch,
         picture: String,
-    ) -> Result<Measured> {
-        let (there, missing): (Vec<&str>, Vec<&str>) =
-            figure.peers.iter().partition(|peer| is_there(launch, peer));
+        bar: &ProgressBar,
+    ) -> Result<Told> {
+        let lacks = |names: &[&str]| -> Vec<String> {
+            names
+                .iter()
+                .filter_map(|name| is_there(launch, name).err())
+                .map(|it| it.to_string())
+                .collect()
+        };
+        let needed = lacks(figure.needs);
+        if !needed.is_empty() {
+            return Ok(Told { figure, missing: needed, measured: None });
+        }
+        let there = figure.peers.iter().copied().filter(|peer| is_there(launch, peer).is_ok());
+        let there: Vec<&str> = there.collect();
         let mut outcomes = Vec::new();
         for experiment in (figure.experiments)(self.scale) {
             stop::check()?;
-            outcomes.push(self.one(&experiment, &there, figure, launch)?);
+            outcomes.push(self.one(&experiment, &there, figure, launch, bar)?);
         }
         let commands = outcomes.iter().map(|outcome| outcome.command.clone()).collect();
         let shown = shown::of(figure, &outcomes)?;
-        Ok(Measured { figure, commands, shown, missing, picture })
+        let measured = Some(Measured { commands, shown, picture });
+        Ok(Told { figure, missing: lacks(figure.peers), measured })
     }
 
     /// Runs a workload in a process of its own.
@@ -143,51 +186,62 @@ impl Papers {
         peers: &[&str],
         figure: &Figure,
         launch: &Launch,
+        bar: &ProgressBar,
     ) -> Result<Outcome> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-        let [json, svg] = ["report.json", "picture.svg"].map(|name| folder.path().join(name));
+        let file = |name: &str| folder.path().join(name);
         let mut words = experiment.words.clone();
         if !peers.is_empty() {
             words.extend([String::from("--against"), peers.join(",")]);
         }
-        words.extend([String::from("--pairs"), self.pairs.to_string()]);
-        if self.no_pin {
-            words.push(String::from("--no-pin"));
+        if !figure.is_run_once {
+            words.extend([String::from("--pairs"), self.pairs.to_string()]);
+            if self.no_pin {
+                words.push(String::from("--no-pin"));
+            }
         }
         let command = format!("headwater bench {}", words.join(" "));
+        bar.set_message(command.clone());
         let mut process = Command::new(&launch.headwater);
-        process.arg("bench").args(&words).arg("--svg").arg(&svg);
+        process.arg("bench").args(&words).arg("--svg").arg(file("picture.svg"));
         if figure.has_json() {
-            process.arg("--json").arg(&json);
+            process.arg("--json").arg(file("report.json"));
         }
-        let output = process.stdin(Stdio::null()).output().context("cannot start this program")?;
-        if !output.status.success() {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            bail!("{command}: {}: {}", output.status, errors.trim());
+        let errors = std::fs::File::create(file("errors"))?;
+        process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        let mut process = process.spawn().context("cannot start this program")?;
+        stop::note(process.id(), Signal::TERM);
+        let mut printed = String::new();
+        let read = process.stdout.take().map_or(Ok(0), |mut out| out.read_to_string(&mut printed));
+        stop::forget(process.id());
+        let status = process.wait()?;
+        read.with_context(|| command.clone())?;
+        let text =
+            |name: &str| std::fs::read_to_string(file(name)).with_context(|| command.clone());
+        if !status.success() {
+            bail!("{command}: {status}: {}", text("errors")?.trim());
         }
         let report = if figure.has_json() {
-            let text = std::fs::read_to_string(&json).with_context(|| command.clone())?;
-            serde_json::from_str(&text).with_context(|| command.clone())?
+            serde_json::from_str(&text("report.json")?).with_context(|| command.clone())?
         } else {
             Value::Null
         };
-        Ok(Outcome {
-            place: experiment.place.clone(),
-            command,
-            report,
-            printed: String::from_utf8_lossy(&output.stdout).into_owned(),
-            picture: std::fs::read_to_string(&svg).unwrap_or_default(),
-        })
+        let (place, picture) = (experiment.place.clone(), text("picture.svg")?);
+        Ok(Outcome { place, command, report, printed, picture })
     }
 }
 
-/// Whether a system can be measured here.
-fn is_there(launch: &Launch, peer: &str) -> bool {
+/// Whether a system can be measured here; the error says why it cannot.
+fn is_there(launch: &Launch, peer: &str) -> Result<()> {
     match peer {
         // What the pool is compared with needs nothing, but for this one.
-        "hashmap" | "hashmap-reuse" | "memcpy" => true,
-        "rocksdb" => Path::new(crate::pool::run::ROCKSDB).is_file(),
-        _ => System::named(peer).is_some_and(|system| launch.check(&[system]).is_ok()),
+        "hashmap" | "hashmap-reuse" | "memcpy" => Ok(()),
+        "rocksdb" if Path::new(crate::pool::run::ROCKSDB).is_file() => Ok(()),
+        "rocksdb" => bail!("rocksdb: `bench-rocksdb/build` has not built its program"),
+        _ => match System::named(peer) {
+            Some(system) => launch.check(&[system]),
+            None => bail!("there is no system '{peer}'"),
+        },
     }
 }
 

@@ -1,22 +1,19 @@
 //! The page, in Markdown.
 
-use super::Measured;
+use super::Told;
 use super::figures::Paper;
 use core::fmt::Write as _;
 
-/// The whole page.
-pub(crate) fn text(all: &[Measured], scale: f64, pairs: usize) -> String {
+/// The whole page, which `command` makes.
+pub(super) fn text(all: &[Told], command: &str) -> String {
     let mut text = String::from("# The papers' figures, measured again\n\n");
     let _ = writeln!(
         text,
-        "What the four systems that Headwater grew from have measured, and what Headwater shows on the same work. `headwater bench papers --scale \
-         {scale} --pairs {pairs}` has made this page; at `--scale 1` all of it takes hours. Every figure is made by the command above it alone, which tells \
-         more. Servers run on one core, the load comes from another, systems take turns, and figures are medians. Ratios are what to look \
-         at: seconds are those of this machine.",
+        "This page repeats the measurements of the four papers that Headwater grew from. `{command}` has made it; at `--scale 1` all of it takes hours. The command above \
+         each figure repeats that figure alone and prints more. Ratios are what to look at: seconds are those of this machine. [How it is measured](../bench.md).",
     );
     let mut last: Option<Paper> = None;
-    for measured in all {
-        let figure = measured.figure;
+    for Told { figure, missing, measured } in all {
         if last != Some(figure.paper) {
             let _ = writeln!(text, "\n## {}", figure.paper.title());
             last = Some(figure.paper);
@@ -24,13 +21,10 @@ pub(crate) fn text(all: &[Measured], scale: f64, pairs: usize) -> String {
         let _ = writeln!(text, "\n### {}\n", figure.title);
         let _ = writeln!(text, "*The paper:* {}\n", squeezed(figure.shows));
         let _ = writeln!(text, "*Here:* {}", squeezed(figure.differs));
-        if !measured.missing.is_empty() {
-            let _ = writeln!(
-                text,
-                "\nNot installed, so not compared: {}.",
-                measured.missing.join(", ")
-            );
+        for why in missing {
+            let _ = writeln!(text, "\nNot measured: {why}.");
         }
+        let Some(measured) = measured else { continue };
         text.push('\n');
         for command in &measured.commands {
             let _ = writeln!(text, "    {command}");
@@ -61,35 +55,39 @@ fn table(text: &mut String, rows: &[Vec<String>]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Measured;
     use super::super::figures::FIGURES;
-    use super::super::shown::Shown;
+    use super::super::shown::Rendered;
     use super::*;
 
     #[test]
     fn each_figure_has_its_command_its_table_and_its_picture() {
         let cells = |words: [&str; 2]| words.map(String::from).to_vec();
-        let shown = Shown {
+        let shown = Rendered {
             table: vec![cells(["active", "headwater"]), cells(["1", "2.00"])],
             printed: String::new(),
             picture: String::new(),
         };
         let measured = Measured {
-            figure: &FIGURES[1],
             commands: vec![String::from("headwater bench twip --active 1")],
             shown,
-            missing: vec!["valkey"],
             picture: String::from("papers-active.svg"),
         };
-        let text = text(&[measured], 0.5, 3);
+        let missing = vec![String::from("valkey is not installed")];
+        let told = [
+            Told { figure: &FIGURES[1], missing: missing.clone(), measured: Some(measured) },
+            Told { figure: &FIGURES[2], missing, measured: None },
+        ];
+        let text = text(&told, "headwater bench papers --scale 0.5");
         for part in [
             "## Easy Freshness with Pequod Cache Joins (NSDI 2014)",
             "    headwater bench twip --active 1\n",
             "| active | headwater |\n| --- | --- |\n| 1 | 2.00 |\n",
             "](papers-active.svg)",
-            "not compared: valkey",
-            "--scale 0.5 --pairs 3",
+            "`headwater bench papers --scale 0.5` has made it",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        assert_eq!(text.matches("Not measured: valkey is not installed.").count(), 2);
     }
 }

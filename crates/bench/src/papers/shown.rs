@@ -10,23 +10,23 @@ use serde_json::Value;
 
 /// A table and a picture.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(super) struct Rendered {
     /// Rows of cells, the first of which is the head; none where the workload has printed its own.
-    pub(crate) table: Vec<Vec<String>>,
+    pub(super) table: Vec<Vec<String>>,
     /// What the workload has printed, where there is no table.
-    pub(crate) printed: String,
+    pub(super) printed: String,
     /// SVG.
-    pub(crate) picture: String,
+    pub(super) picture: String,
 }
 
 /// What `outcomes` say for a figure.
 ///
 /// # Errors
 /// A report lacks something.
-pub(crate) fn of(figure: &Figure, outcomes: &[Outcome]) -> Result<Shown> {
+pub(super) fn of(figure: &Figure, outcomes: &[Outcome]) -> Result<Rendered> {
     match figure.form {
         Form::Systems(paper) => systems(outcomes, paper),
-        Form::Over(across, measure) => over(outcomes, across, measure),
+        Form::Over(across, measures) => over(outcomes, across, measures),
         Form::Steps => steps(outcomes),
         Form::Shards => shards(outcomes),
         Form::Printed => printed(outcomes),
@@ -98,7 +98,7 @@ fn digits(number: f64) -> String {
     }
 }
 
-fn systems(outcomes: &[Outcome], paper: &[(&str, f64)]) -> Result<Shown> {
+fn systems(outcomes: &[Outcome], paper: &[(&str, f64)]) -> Result<Rendered> {
     let report = &outcomes.first().context("nothing was run")?.report;
     let head = [
         "system",
@@ -145,44 +145,48 @@ fn systems(outcomes: &[Outcome], paper: &[(&str, f64)]) -> Result<Shown> {
     };
     let panels = [panel("CPU of the server", bars), panel("time", times)];
     let picture = plot::bars("Timelines: systems compared", &panels)?;
-    Ok(Shown { table, printed: String::new(), picture })
+    Ok(Rendered { table, printed: String::new(), picture })
 }
 
-fn over(outcomes: &[Outcome], across: &str, measure: Measure) -> Result<Shown> {
+fn over(outcomes: &[Outcome], across: &str, measures: &[Measure]) -> Result<Rendered> {
     let cases = cases(outcomes);
     let (_, first) = cases.first().context("nothing was run")?;
     let systems = names(first);
-    let mut head = vec![across.to_owned()];
-    head.extend(systems.iter().cloned());
-    let mut table = vec![head];
-    let line = |(place, name): (usize, &String)| Line {
-        name: name.clone(),
-        points: Vec::new(),
-        place,
-        is_thin: false,
-    };
-    let mut lines: Vec<Line> = systems.iter().enumerate().map(line).collect();
-    for (at, (place, case)) in cases.iter().enumerate() {
-        let mut row = vec![place.clone()];
-        for (name, line) in systems.iter().zip(&mut lines) {
-            let figure = measured(case, name, measure)?;
-            row.push(digits(figure));
-            line.points.push((at as f64, figure));
+    let (mut table, mut panels) = (Vec::new(), Vec::new());
+    for &measure in measures {
+        let title = if measures.len() == 1 { across } else { measure.title() };
+        let mut head = vec![title.to_owned()];
+        head.extend(systems.iter().cloned());
+        table.push(head);
+        let line = |(place, name): (usize, &String)| Line {
+            name: name.clone(),
+            points: Vec::new(),
+            place,
+            is_thin: false,
+        };
+        let mut lines: Vec<Line> = systems.iter().enumerate().map(line).collect();
+        for (at, (place, case)) in cases.iter().enumerate() {
+            let mut row = vec![place.clone()];
+            for (name, line) in systems.iter().zip(&mut lines) {
+                let figure = measured(case, name, measure)?;
+                row.push(digits(figure));
+                line.points.push((at as f64, figure));
+            }
+            table.push(row);
         }
-        table.push(row);
+        panels.push(Panel {
+            title: measure.title().to_owned(),
+            across: Across::Names(cases.iter().map(|(place, _)| place.clone()).collect()),
+            across_title: across.to_owned(),
+            is_logarithmic: true,
+            lines,
+            marks: Vec::new(),
+        });
     }
-    let panel = Panel {
-        title: measure.title().to_owned(),
-        across: Across::Names(cases.iter().map(|(place, _)| place.clone()).collect()),
-        across_title: across.to_owned(),
-        is_logarithmic: true,
-        lines,
-        marks: Vec::new(),
-    };
-    Ok(Shown { table, printed: String::new(), picture: plot::lines(&[panel])? })
+    Ok(Rendered { table, printed: String::new(), picture: plot::lines(&panels)? })
 }
 
-fn steps(outcomes: &[Outcome]) -> Result<Shown> {
+fn steps(outcomes: &[Outcome]) -> Result<Rendered> {
     let cases = cases(outcomes);
     let (_, first) = cases.first().context("nothing was run")?;
     let holders = names(first);
@@ -208,10 +212,10 @@ fn steps(outcomes: &[Outcome]) -> Result<Shown> {
         table.push(row);
         panels.push(Bars { title: place.clone(), unit: "ns", digits: 0, bars, base: BASE });
     }
-    Ok(Shown { table, printed: String::new(), picture: plot::bars("Time of a step", &panels)? })
+    Ok(Rendered { table, printed: String::new(), picture: plot::bars("Time of a step", &panels)? })
 }
 
-fn shards(outcomes: &[Outcome]) -> Result<Shown> {
+fn shards(outcomes: &[Outcome]) -> Result<Rendered> {
     let cases = cases(outcomes);
     let base_bytes = outcomes.first().map(|it| &it.report["params"]["base_bytes_before"]);
     let base_bytes = base_bytes.and_then(Value::as_f64).unwrap_or(1.0).max(1.0);
@@ -230,14 +234,15 @@ fn shards(outcomes: &[Outcome]) -> Result<Shown> {
         let params = &case["params"];
         let number = |what: &str| params[what].as_f64().unwrap_or_default();
         let first = *first.get_or_insert(cpu);
+        let count = format!("{:.0}", number("shards"));
         table.push(vec![
-            digits(number("shards")).trim_end_matches(".00").to_owned(),
+            count.clone(),
             digits(cpu),
             digits(cpu / first),
             format!("{:.3}", number("changes") / operations),
             digits(number("replica_bytes") / base_bytes),
         ]);
-        names.push(format!("{:.0}", number("shards")));
+        names.push(count);
         work.push((at as f64, cpu));
     }
     let panel = Panel {
@@ -248,13 +253,13 @@ fn shards(outcomes: &[Outcome]) -> Result<Shown> {
         lines: vec![Line { name: String::from(BASE), points: work, place: 0, is_thin: false }],
         marks: Vec::new(),
     };
-    Ok(Shown { table, printed: String::new(), picture: plot::lines(&[panel])? })
+    Ok(Rendered { table, printed: String::new(), picture: plot::lines(&[panel])? })
 }
 
-fn printed(outcomes: &[Outcome]) -> Result<Shown> {
+fn printed(outcomes: &[Outcome]) -> Result<Rendered> {
     let outcome = outcomes.first().context("nothing was run")?;
     let printed = outcome.printed.trim_matches('\n').to_owned();
-    Ok(Shown { table: Vec::new(), printed, picture: outcome.picture.clone() })
+    Ok(Rendered { table: Vec::new(), printed, picture: outcome.picture.clone() })
 }
 
 #[cfg(test)]
@@ -271,16 +276,20 @@ mod tests {
 
     #[test]
     fn systems_stand_beside_the_papers_ratios() {
-        let shown = systems(&[outcome("", json::of(&report()))], &[("valkey", 1.33)]).unwrap();
+        let mut report = report();
+        for run in report.cases[0].runs.iter_mut().filter(|run| run.system == "valkey") {
+            run.wall_s = 7.0;
+        }
+        let shown = systems(&[outcome("", json::of(&report))], &[("valkey", 1.33)]).unwrap();
         assert_eq!(shown.table[1][0], "headwater");
-        // A median of 7.5 s of CPU beside 1.5, and of 15 s beside 3.
-        assert_eq!(shown.table[2][5..], ["5.00", "5.00", "1.33"]);
+        // A median of 7.5 s of CPU beside 1.5, and of 7 s beside 3.
+        assert_eq!(shown.table[2][5..], ["5.00", "2.33", "1.33"]);
     }
 
     #[test]
     fn each_experiment_is_a_place_along_the_bottom() {
         let outcomes = ["1", "10"].map(|place| outcome(place, json::of(&report())));
-        let shown = over(&outcomes, "active", Measure::BothCpu).unwrap();
+        let shown = over(&outcomes, "active", &[Measure::BothCpu]).unwrap();
         assert_eq!(shown.table.len(), 3);
         assert_eq!(shown.table[0], ["active", "headwater", "valkey"]);
         // 1.5 s of the server and 1 of the client for a thousand operations.
@@ -295,8 +304,25 @@ mod tests {
             case.params.insert(String::from("value_bytes"), Value::from(bytes));
         }
         report.cases.push(other);
-        let shown = over(&[outcome("", json::of(&report))], "KiB", Measure::Rate).unwrap();
+        let shown = over(&[outcome("", json::of(&report))], "KiB", &[Measure::Rate]).unwrap();
         assert_eq!([&shown.table[1][0], &shown.table[2][0]], ["1", "64"]);
+    }
+
+    #[test]
+    fn more_shards_are_compared_with_the_first() {
+        let mut report = report();
+        report.cases[0].runs.retain(|run| run.system == BASE);
+        report.params.insert(String::from("base_bytes_before"), Value::from(1000));
+        let mut other = report.cases[0].clone();
+        other.runs.iter_mut().for_each(|run| run.server_cpu_s *= 1.5);
+        for (case, shards) in [(&mut report.cases[0], 12), (&mut other, 48)] {
+            case.params.insert(String::from("shards"), Value::from(shards));
+            case.params.insert(String::from("changes"), Value::from(250));
+            case.params.insert(String::from("replica_bytes"), Value::from(500 * shards / 12));
+        }
+        report.cases.push(other);
+        let shown = shards(&[outcome("", json::of(&report))]).unwrap();
+        assert_eq!(shown.table[2], ["48", "2250", "1.50", "0.250", "2.00"]);
     }
 
     #[test]

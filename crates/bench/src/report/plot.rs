@@ -14,6 +14,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 const WIDTH: u32 = 760;
 /// Pixels down one panel of lines.
 const HEIGHT: u32 = 320;
+/// Pixels down for the title of a panel, and the names of its lines.
+const NAMES: u32 = 46;
 const FONT: &str = "sans-serif";
 const BLACK: RGBColor = RGBColor(34, 34, 34);
 const FAINT: RGBColor = RGBColor(187, 187, 187);
@@ -74,7 +76,7 @@ pub struct Panel {
 /// The panels, one below the other.
 ///
 /// # Errors
-/// There is nothing to draw.
+/// The library fails to draw.
 pub fn lines(panels: &[Panel]) -> Result<String> {
     let mut text = String::new();
     {
@@ -93,15 +95,16 @@ fn failed(error: impl core::fmt::Display) -> anyhow::Error {
     anyhow!("the picture cannot be drawn: {error}")
 }
 
-/// Where a figure is drawn.
-fn up(panel: &Panel, figure: f64) -> f64 {
-    if panel.is_logarithmic { figure.max(1e-9).log10() } else { figure }
+/// Where a figure is drawn; on a logarithmic scale there is no place for zero.
+fn up(panel: &Panel, figure: f64) -> Option<f64> {
+    let place = if panel.is_logarithmic { figure.log10() } else { figure };
+    place.is_finite().then_some(place)
 }
 
 /// From the least to the greatest figure; whole powers of ten, where they are logarithmic.
 fn heights(panel: &Panel) -> Range<f64> {
     let figures = panel.lines.iter().flat_map(|line| &line.points);
-    let figures = figures.map(|&(_, figure)| up(panel, figure)).filter(|figure| figure.is_finite());
+    let figures = figures.filter_map(|&(_, figure)| up(panel, figure));
     let (least, most) = figures.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), it| {
         (least.min(it), most.max(it))
     });
@@ -118,7 +121,8 @@ fn short(number: f64) -> String {
         1000.0.. => 0,
         10.0.. => 1,
         1.0.. => 2,
-        _ => 3,
+        0.001.. => 3,
+        _ => 6,
     };
     let text = format!("{number:.digits$}");
     if text.contains('.') {
@@ -134,10 +138,16 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Result<()> {
         Across::Names(names) => -0.2..names.len().max(1) as f64 - 0.8,
     };
     let heights = heights(panel);
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
+    let (top, below) = area.split_vertically(NAMES);
+    top.draw(&Text::new(panel.title.as_str(), (16, 18), words(15, HPos::Left))).map_err(failed)?;
+    for (at, line) in panel.lines.iter().filter(|line| !line.is_thin).enumerate() {
+        let style = words(13, HPos::Left).color(&COLOURS[line.place % COLOURS.len()]);
+        let name = Text::new(line.name.as_str(), (LEFT / 2 + at as i32 * 130, 38), style);
+        top.draw(&name).map_err(failed)?;
+    }
+    let mut chart = ChartBuilder::on(&below)
+        .margin(8)
         .margin_right(24)
-        .caption(&panel.title, (FONT, 15).into_font().color(&BLACK))
         .x_label_area_size(38)
         .y_label_area_size(56)
         .build_cartesian_2d(across, heights.clone())
@@ -179,25 +189,15 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Result<()> {
     for line in &panel.lines {
         let colour = COLOURS[line.place % COLOURS.len()];
         let style = colour.stroke_width(if line.is_thin { 1 } else { 2 });
-        let points: Vec<_> = line.points.iter().map(|&(at, it)| (at, up(panel, it))).collect();
-        let drawn = chart.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
-        if !line.is_thin {
-            drawn.label(&line.name).legend(move |(x, y)| {
-                PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2))
-            });
-        }
+        let points = line.points.iter().filter_map(|&(at, it)| Some((at, up(panel, it)?)));
+        let points: Vec<_> = points.collect();
+        chart.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
         if let Across::Names(_) = panel.across {
             let dots = points.iter().map(|&point| Circle::new(point, 3, colour.filled()));
             chart.draw_series(dots).map_err(failed)?;
         }
     }
-    chart
-        .configure_series_labels()
-        .label_font((FONT, 12).into_font().color(&BLACK))
-        .background_style(WHITE.mix(0.8))
-        .border_style(FAINT)
-        .draw()
-        .map_err(failed)
+    Ok(())
 }
 
 /// Bars of one scale from zero, with their range as a thin line.
@@ -226,7 +226,7 @@ const TITLE: i32 = 44;
 /// Panels of bars below a title.
 ///
 /// # Errors
-/// There is nothing to draw.
+/// The library fails to draw.
 pub fn bars(title: &str, panels: &[Bars]) -> Result<String> {
     let mut text = String::new();
     let height = |panel: &Bars| HEAD + panel.bars.len() as i32 * STEP + GAP;

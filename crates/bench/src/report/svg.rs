@@ -42,7 +42,7 @@ fn scaled(spread: Spread, by: f64) -> Spread {
 /// The whole report.
 ///
 /// # Errors
-/// There is nothing to draw.
+/// The library fails to draw.
 pub fn of(report: &Report) -> Result<String> {
     let panels = if report.cases.len() == 1 { &PANELS[..] } else { &PANELS[..1] };
     let of_case = |case: &Case| panels.iter().map(|panel| bars(case, panel)).collect::<Vec<_>>();

@@ -275,7 +275,7 @@ fn figures_of_papers_are_on_one_page() {
     assert!(output.status.success(), "{}", stderr(&output));
     let text = std::fs::read_to_string(&page).unwrap();
     for (name, row) in [
-        ("systems", "| headwater | "),
+        ("systems", " time ÷ Pequod's, in the paper |"),
         ("shards", "| 48 | "),
         ("blocks", "| insert "),
         ("top-of-the-hour", "| burst, 44 reads to 56 changes"),

@@ -271,6 +271,7 @@ impl Engine {
 mod tests {
     use super::{FetchId, Waits};
     use crate::report::Effect;
+    use crate::{Engine, Settings};
 
     #[test]
     fn nobody_waits_for_what_an_operation_lacked_that_has_failed() {
@@ -285,5 +286,13 @@ mod tests {
         assert_eq!(waits.effects, []);
         waits.wake(lacked);
         assert_eq!(waits.effects, [Effect::Wake(ticket)]);
+    }
+    #[test]
+    fn an_operation_that_has_ended_lacks_nothing() {
+        let mut engine = Engine::new(Settings::default());
+        engine.begin_slice();
+        engine.base.loads.waits.lacking.insert(FetchId(1));
+        engine.end_slice();
+        assert!(engine.base.loads.waits.lacking.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Snapshots: how old they become where they are made of others, and that those that are computed in slices end, for reads that go on by turns.
+//! Snapshots of snapshots are never too old; snapshots that are computed in slices come to an end.
 
 use headwater_base::Millis;
 use headwater_engine::{Effect, Engine, Expiry, RangeOptions, Settings, Stop, Ticket};
