@@ -3,7 +3,7 @@
 //! RocksDB as it is used for a cache: files in memory, no log, no compression. Appending is a
 //! merge, which costs what is appended; who reads pays for joining the parts. All else is default.
 
-use headwater_workload::entries::{self, Holder, Plan, Usage};
+use headwater_workload::entries::{self, EntryCache, Plan, Usage};
 use rocksdb::{DB, DBCompressionType, Env, MergeOperands, Options, WriteOptions};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Rocks {
 /// Writing to memory fails only where memory ends: then there is nothing to measure.
 const WRITTEN: &str = "RocksDB writes to memory";
 
-impl Holder for Rocks {
+impl EntryCache for Rocks {
     fn insert(&mut self, key: u64, bytes: &[u8]) {
         self.db.put_opt(key.to_be_bytes(), bytes, &self.unlogged).expect(WRITTEN);
     }

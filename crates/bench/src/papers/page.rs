@@ -10,7 +10,7 @@ pub(super) fn text(all: &[Told], command: &str) -> String {
     let _ = writeln!(
         text,
         "This page repeats the measurements of the four papers that Headwater grew from. `{command}` has made it; at `--scale 1` all of it takes hours. The command above \
-         each figure repeats that figure alone and prints more. Ratios are what to look at: seconds are those of this machine. [How it is measured](../bench.md).",
+         each figure repeats that figure alone and prints more. Ratios are what to look at: seconds are those of this machine.",
     );
     let mut last: Option<Paper> = None;
     for Told { figure, missing, measured } in all {
