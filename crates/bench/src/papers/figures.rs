@@ -182,14 +182,18 @@ pub(super) const FIGURES: [Figure; 11] = [
         title: "Pages of a news site: one interleaved range or several reads, by the share of votes (Figure 9)",
         shows: "A page whose article, rank, comments and karma are interleaved in one range takes less time to read than one that is put together from \
                 several ranges, until nearly every session votes: a vote changes karma on many pages.",
-        differs: "Server and client share one machine, and interleaving moves work from the client to the server: both are counted.",
+        differs: "Server and client share one machine, and interleaving moves work from the client to the server: both are counted. All pages have been read \
+                  once before the run (`--warm`): each is read five times in it, and without that, computing them would be most of what is measured.",
         peers: &["separate", "valkey", "redis"],
         needs: &[],
         form: Form::Over("sessions that vote, percent", &[Measure::BothCpu]),
         is_run_once: false,
         experiments: |scale| {
             let of = |votes: u32| {
-                experiment(votes.to_string(), &format!("newp --scale {scale} --vote {votes}"))
+                experiment(
+                    votes.to_string(),
+                    &format!("newp --scale {scale} --vote {votes} --warm"),
+                )
             };
             VOTES.into_iter().map(of).collect()
         },
