@@ -302,7 +302,8 @@ pub trait Run {
 
 /// Functions that can be called by name: `module`, or `module.export`.
 ///
-/// Calls are made on the thread that answers clients, so each must take a bounded time.
+/// Calls are made on the thread that answers clients, so each must take a bounded time. What is said of modules by default is for
+/// functions that are there from the beginning: no module comes, goes, or is compiled.
 pub trait Functions: Debug {
     /// Loads a module under `name`, in the place of one of that name if `replace`. `export` is what
     /// the name alone stands for; `None`: `call`, or the only one there is.
@@ -315,22 +316,30 @@ pub trait Functions: Debug {
     ) -> Loading;
 
     /// Whether a module is being compiled.
-    fn is_loading(&self) -> bool;
+    fn is_loading(&self) -> bool {
+        false
+    }
 
     /// Whether compiling has ended since this was last asked.
-    fn poll(&mut self) -> bool;
+    fn poll(&mut self) -> bool {
+        false
+    }
 
     /// Forgets a module; whether there was one.
-    fn remove(&mut self, name: &str) -> bool;
+    fn remove(&mut self, _name: &str) -> bool {
+        false
+    }
 
     /// All modules, in order of their names.
-    fn list(&self) -> Vec<FunctionReport>;
+    fn list(&self) -> Vec<FunctionReport> {
+        Vec::new()
+    }
 
     /// Whether `name` can be called, and whether it is pure.
     fn is_pure(&self, name: &[u8]) -> Option<bool>;
 
     /// Changes the bounds for calls and loads from now on.
-    fn set_limits(&mut self, limits: &FunctionLimits);
+    fn set_limits(&mut self, _limits: &FunctionLimits) {}
 
     /// Calls `name` for one subject.
     ///

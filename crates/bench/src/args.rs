@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use serde_json::{Map, Value, json};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of every workload.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,12 +70,7 @@ impl Common {
             within("--duration", seconds, 0.01, 86_400.0)?;
         }
         for (option, path) in [("--json", &self.json), ("--svg", &self.svg)] {
-            let folder = path.as_deref().and_then(std::path::Path::parent);
-            if let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty())
-                && !folder.is_dir()
-            {
-                bail!("{option}: there is no folder {}", folder.display());
-            }
+            path.as_deref().map_or(Ok(()), |path| has_folder(option, path))?;
         }
         Ok(())
     }
@@ -91,10 +86,7 @@ impl Common {
     /// # Errors
     /// Our own program cannot be found.
     pub fn launch(&self, null_bytes: usize) -> Result<Launch> {
-        let headwater = match &self.headwater {
-            Some(path) => std::path::absolute(path)?,
-            None => std::env::current_exe().context("cannot find this program's own file")?,
-        };
+        let headwater = headwater(self.headwater.as_deref())?;
         let pinning = if self.no_pin {
             Pinning::Free
         } else {
@@ -151,18 +143,38 @@ impl Common {
     /// As [`Common::tell`].
     pub fn write(&self, report: &Report) -> Result<()> {
         if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&report::json::of(report))? + "\n";
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            report::write_json(path, &report::json::of(report))?;
         }
         if let Some(path) = &self.svg {
-            std::fs::write(path, report::svg::of(report)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            report::write(path, &report::svg::of(report)?)?;
         }
         if !report.verified() {
             bail!("at least one run gave wrong results; its figures mean nothing");
         }
         Ok(())
+    }
+}
+
+/// The program that was named, or this one.
+///
+/// # Errors
+/// Our own program cannot be found.
+pub(crate) fn headwater(named: Option<&Path>) -> Result<PathBuf> {
+    match named {
+        Some(path) => Ok(std::path::absolute(path)?),
+        None => std::env::current_exe().context("cannot find this program's own file"),
+    }
+}
+
+/// Checks that there is a folder for the file that an option names.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn has_folder(option: &str, path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.is_dir()) {
+        Some(folder) => bail!("{option}: there is no folder {}", folder.display()),
+        None => Ok(()),
     }
 }
 

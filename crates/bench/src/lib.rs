@@ -11,7 +11,8 @@
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
 //!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`],
 //!   [`cluster`],
-//!   [`faults`]: the workloads. [`papers`]: those that are in the papers, on one page. [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
+//!   [`faults`]: the workloads. [`papers`]: those that are in the papers, on one page.
+//! - [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
 
 pub mod args;
 pub mod bounds;

@@ -4,9 +4,7 @@
 //! so too, with a subject of its own.
 
 use headwater_base::Millis;
-use headwater_base::functions::{
-    CallError, FunctionLimits, FunctionReport, Functions, Loading, Refused, Run, Source, Subject,
-};
+use headwater_base::functions::{CallError, Functions, Loading, Refused, Run, Source, Subject};
 
 /// The functions that histories use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,27 +133,9 @@ impl Functions for Doubles {
         Loading::Failed(String::from("there are no modules here"))
     }
 
-    fn is_loading(&self) -> bool {
-        false
-    }
-
-    fn poll(&mut self) -> bool {
-        false
-    }
-
-    fn remove(&mut self, _: &str) -> bool {
-        false
-    }
-
-    fn list(&self) -> Vec<FunctionReport> {
-        Vec::new()
-    }
-
     fn is_pure(&self, name: &[u8]) -> Option<bool> {
         Self::find(name).map(|_| true)
     }
-
-    fn set_limits(&mut self, _: &FunctionLimits) {}
 
     fn call(&mut self, name: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
         let function = Self::find(name).ok_or(CallError::NoSuchFunction)?;

@@ -7,8 +7,8 @@
 
 use super::replay::Found;
 use crate::measure::stats::spread;
-use crate::report::table::rows;
-use anyhow::{Context, Result, bail};
+use crate::report::{self, table::rows};
+use anyhow::{Result, bail};
 use core::fmt::Write as _;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -125,9 +125,7 @@ impl CacheReport {
     pub fn tell(&self, path: Option<&Path>) -> Result<()> {
         std::io::stdout().lock().write_all(self.table().as_bytes())?;
         if let Some(path) = path {
-            let text = serde_json::to_string_pretty(&self.json())? + "\n";
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            report::write_json(path, &self.json())?;
         }
         let mut entries = self.cases.iter().flat_map(|(_, entries)| entries);
         if entries.any(|entry| entry.found.wrong > 0) {
@@ -177,7 +175,7 @@ impl CacheReport {
             rows(&mut text, &grid);
             let best = best(entries);
             if let Some((own, peers)) =
-                best.split_first().filter(|(own, _)| own[0].system == crate::report::BASE)
+                best.split_first().filter(|(own, _)| own[0].system == report::BASE)
             {
                 for peer in peers {
                     let points = 100.0 * (ratio(own) - ratio(peer));

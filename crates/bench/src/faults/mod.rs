@@ -15,10 +15,10 @@ use crate::cluster::site::{Kind, MACHINES, Site};
 use crate::flows::nats;
 use crate::flows::world::{Post, World};
 use crate::peer::{System, stop};
-use crate::report::table;
+use crate::report::{self, table};
 use crate::wire::connection::Loader;
 use crate::wire::{Connection, resp};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clients::{Acknowledged, Run, Way};
 use core::time::Duration;
 use indicatif::ProgressBar;
@@ -93,8 +93,7 @@ impl Faults {
         std::io::stdout().lock().write_all(text.as_bytes())?;
         if let Some(path) = &self.common.svg {
             let times = [KILLED_AT, BACK_AT].map(|at| at * self.common.scale);
-            std::fs::write(path, picture::picture(&measured, times, self.seconds())?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            report::write(path, &picture::picture(&measured, times, self.seconds())?)?;
         }
         match measured.iter().find(|it| it.missing > 0 || it.surplus > 0) {
             None => Ok(()),

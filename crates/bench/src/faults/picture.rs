@@ -1,7 +1,7 @@
 //! The picture: response times, and below them the throughput, over time.
 
 use super::{Measured, within_times};
-use crate::report::plot::{self, Across, Line, Panel};
+use crate::report::plot::{self, Chart, Series, XAxis};
 use anyhow::Result;
 
 /// About how many points are drawn for a second.
@@ -34,27 +34,27 @@ pub(super) fn picture(measured: &[Measured], times: [f64; 2], posted: f64) -> Re
     let moments = measured.iter().flat_map(|it| &it.acknowledged).map(|it| it.at);
     let last = moments.fold(posted, f64::max);
     let all: Vec<_> = measured.iter().map(|it| steps(it, last)).collect();
-    let lines = |figure: fn(&Step) -> Option<f64>| -> Vec<Line> {
-        let line = |(place, steps): (usize, &Vec<Step>)| Line {
+    let series = |figure: fn(&Step) -> Option<f64>| -> Vec<Series> {
+        let one = |(place, steps): (usize, &Vec<Step>)| Series {
             name: measured[place].way.name().to_owned(),
             points: steps.iter().filter_map(|it| Some((it.from, figure(it)?))).collect(),
             place,
             is_thin: false,
         };
-        all.iter().enumerate().map(line).collect()
+        all.iter().enumerate().map(one).collect()
     };
-    let panel = |title: &str, is_logarithmic, lines| Panel {
+    let chart = |title: &str, is_logarithmic, series| Chart {
         title: title.to_owned(),
-        across: Across::Numbers(0.0..last),
-        across_title: String::from("seconds"),
+        x: XAxis::Numbers(0.0..last),
+        x_title: String::from("seconds"),
         is_logarithmic,
-        lines,
+        series,
         marks: vec![(times[0], "killed"), (times[1], "back")],
     };
-    let took = lines(|step| (step.rate > 0.0).then_some(step.half));
-    let rate = lines(|step| Some(step.rate));
-    plot::lines(&[
-        panel("half of the acknowledgements take at most, ms", true, took),
-        panel("acknowledgements a second", false, rate),
+    let took = series(|step| (step.rate > 0.0).then_some(step.half));
+    let rate = series(|step| Some(step.rate));
+    plot::line_charts(&[
+        chart("half of the acknowledgements take at most, ms", true, took),
+        chart("acknowledgements a second", false, rate),
     ])
 }

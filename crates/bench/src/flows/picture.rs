@@ -1,11 +1,11 @@
 //! The picture: acknowledgements through a burst, and over load. Both are on logarithmic scales.
 
 use super::tell::{All, LOADS, Measured};
-use crate::report::plot::{self, Across, Line, Panel};
+use crate::report::plot::{self, Chart, Series, XAxis};
 use anyhow::Result;
 
 /// The slowest acknowledgement of each half second of the burst: a line for each way.
-fn burst(measured: &[Measured]) -> Panel {
+fn burst(measured: &[Measured]) -> Chart {
     let ways = All(measured).ways();
     let first = measured.iter().map(|it| it.pair).min().unwrap_or(0);
     let burst = |way: &str| {
@@ -14,7 +14,7 @@ fn burst(measured: &[Measured]) -> Panel {
     };
     let answers = ways.iter().filter_map(|way| burst(way)).flat_map(|it| &it.answered.answers);
     let seconds = answers.map(|answer| answer.due).fold(1.0, f64::max);
-    let line = |(place, way): (usize, &&str)| {
+    let one = |(place, way): (usize, &&str)| {
         let mut worst = vec![0.0_f64; (seconds * 2.0) as usize + 1];
         for answer in &burst(way)?.answered.answers {
             let at = &mut worst[(answer.due * 2.0) as usize];
@@ -22,22 +22,22 @@ fn burst(measured: &[Measured]) -> Panel {
         }
         let points = worst.iter().enumerate().filter(|(_, took)| **took > 0.0);
         let points = points.map(|(at, took)| (at as f64 / 2.0, *took)).collect();
-        Some(Line { name: (*way).to_owned(), points, place, is_thin: false })
+        Some(Series { name: (*way).to_owned(), points, place, is_thin: false })
     };
-    Panel {
+    Chart {
         title: String::from("slowest acknowledgement of each half second, ms, with a burst"),
-        across: Across::Numbers(0.0..seconds),
-        across_title: String::from("seconds"),
+        x: XAxis::Numbers(0.0..seconds),
+        x_title: String::from("seconds"),
         is_logarithmic: true,
-        lines: ways.iter().enumerate().filter_map(line).collect(),
+        series: ways.iter().enumerate().filter_map(one).collect(),
         marks: Vec::new(),
     }
 }
 
 /// What half of the acknowledgements take at most (thin), and 99 % of them, over the load.
-fn over_load(measured: &[Measured]) -> Panel {
+fn over_load(measured: &[Measured]) -> Chart {
     let all = All(measured);
-    let mut lines = Vec::new();
+    let mut series = Vec::new();
     for (place, way) in all.ways().into_iter().enumerate() {
         for (share, is_thin) in [(0.5, true), (0.99, false)] {
             let at = |(at, (_, load)): (usize, (u32, &str))| {
@@ -45,20 +45,20 @@ fn over_load(measured: &[Measured]) -> Panel {
                 Some((at as f64, took))
             };
             let points = LOADS.into_iter().enumerate().filter_map(at).collect();
-            lines.push(Line { name: way.to_owned(), points, place, is_thin });
+            series.push(Series { name: way.to_owned(), points, place, is_thin });
         }
     }
-    Panel {
+    Chart {
         title: String::from("acknowledgement, p50 (thin) and p99, ms"),
-        across: Across::Names(LOADS.map(|(_, name)| name.to_owned()).to_vec()),
-        across_title: String::from("load, of what the synchronous way can do"),
+        x: XAxis::Names(LOADS.map(|(_, name)| name.to_owned()).to_vec()),
+        x_title: String::from("load, of what the synchronous way can do"),
         is_logarithmic: true,
-        lines,
+        series,
         marks: Vec::new(),
     }
 }
 
 /// Both, one below the other.
 pub(super) fn picture(measured: &[Measured]) -> Result<String> {
-    plot::lines(&[burst(measured), over_load(measured)])
+    plot::line_charts(&[burst(measured), over_load(measured)])
 }

@@ -4,8 +4,8 @@ use super::load::Answered;
 use super::picture;
 use crate::args::Common;
 use crate::measure::stats::spread;
-use crate::report::table;
-use anyhow::{Context, Result};
+use crate::report::{self, table};
+use anyhow::Result;
 use core::fmt::Write as _;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -160,12 +160,10 @@ pub fn tell(common: &Common, mut params: Map<String, Value>, measured: &[Measure
             .collect();
         params.insert(String::from("workload"), json!("flows"));
         params.insert(String::from("runs"), json!(runs));
-        let text = serde_json::to_string_pretty(&params)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        report::write_json(path, &Value::Object(params))?;
     }
     if let Some(path) = &common.svg {
-        std::fs::write(path, picture::picture(measured)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        report::write(path, &picture::picture(measured)?)?;
     }
     Ok(())
 }

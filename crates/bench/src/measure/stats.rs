@@ -12,6 +12,13 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// All three so many times as large.
+    #[must_use]
+    pub fn times(self, by: f64) -> Self {
+        let Self { median, least, greatest } = self;
+        Self { median: median * by, least: least * by, greatest: greatest * by }
+    }
+
     /// The median with its unit, and the range, with so many decimals: `1.62 s (1.60–1.71)`.
     #[must_use]
     pub fn shown(&self, decimals: usize, unit: &str) -> String {

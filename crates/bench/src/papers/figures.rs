@@ -35,14 +35,14 @@ impl Paper {
 
 /// What is taken from a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Measure {
+pub(super) enum Quantity {
     /// CPU of the server and of the client, µs an operation.
     BothCpu,
     /// Operations a second.
     Rate,
 }
 
-impl Measure {
+impl Quantity {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::BothCpu => "CPU of server and client, µs an operation",
@@ -53,11 +53,11 @@ impl Measure {
 
 /// In which form it is told.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum Presentation {
     /// Systems beside one another on one work, with how many times Pequod's time each took in the paper.
     Systems(&'static [(&'static str, f64)]),
     /// Lines of systems over what changes along the bottom.
-    Over(&'static str, &'static [Measure]),
+    Over(&'static str, &'static [Quantity]),
     /// Nanoseconds a step, for each holder.
     Steps,
     /// What more shards cost.
@@ -91,7 +91,7 @@ pub(super) struct Figure {
     pub(super) peers: &'static [&'static str],
     /// What it cannot be measured without.
     pub(super) needs: &'static [&'static str],
-    pub(super) form: Form,
+    pub(super) presentation: Presentation,
     /// Whether its workload runs once, wherever the kernel has it run.
     pub(super) is_run_once: bool,
     /// What is run, at a scale.
@@ -101,7 +101,7 @@ pub(super) struct Figure {
 impl Figure {
     /// Whether its table is made from the JSON of its workload.
     pub(super) fn has_json(&self) -> bool {
-        !matches!(self.form, Form::Printed)
+        !matches!(self.presentation, Presentation::Printed)
     }
 }
 
@@ -119,7 +119,7 @@ fn rounded(scale: f64) -> f64 {
     (scale * 1e6).round() / 1e6
 }
 
-/// So many, at least that many.
+/// How many there are at a scale, where `usual` are at 1; `least`, where that would be fewer.
 fn count(usual: f64, scale: f64, least: f64) -> u64 {
     (usual * scale).round().max(least) as u64
 }
@@ -145,7 +145,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                   Nothing is warmed: what Headwater computes at the first read is part of the run.",
         peers: &["client", "valkey", "redis", "memcached", "postgres"],
         needs: &[],
-        form: Form::Systems(&[
+        presentation: Presentation::Systems(&[
             ("headwater", 1.0),
             ("redis", 1.33),
             ("client", 1.64),
@@ -165,7 +165,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                   materializes before the run is not measured (`--warm`): of what `push-all` does more, that is the posts to inactive users.",
         peers: &["push-all", "pull", "auto"],
         needs: &[],
-        form: Form::Over("active users, percent", &[Measure::BothCpu]),
+        presentation: Presentation::Over("active users, percent", &[Quantity::BothCpu]),
         is_run_once: false,
         experiments: |scale| {
             let users = count(10_000.0, scale, 200.0);
@@ -186,7 +186,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                   once before the run (`--warm`): each is read five times in it, and without that, computing them would be most of what is measured.",
         peers: &["separate", "valkey", "redis"],
         needs: &[],
-        form: Form::Over("sessions that vote, percent", &[Measure::BothCpu]),
+        presentation: Presentation::Over("sessions that vote, percent", &[Quantity::BothCpu]),
         is_run_once: false,
         experiments: |scale| {
             let of = |votes: u32| {
@@ -208,7 +208,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                   compared, not throughput. With as many cores as shards, four times the shards would bring 4 ÷ (that ratio) times the throughput.",
         peers: &[],
         needs: &[],
-        form: Form::Shards,
+        presentation: Presentation::Shards,
         is_run_once: false,
         experiments: |scale| {
             let users = count(20_000.0, scale, 500.0);
@@ -225,7 +225,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                   `bench-rocksdb/build` has built it.",
         peers: &["hashmap", "hashmap-reuse", "memcpy", "rocksdb"],
         needs: &[],
-        form: Form::Steps,
+        presentation: Presentation::Steps,
         is_run_once: false,
         experiments: |scale| one(&format!("pool --scale {}", rounded(scale / 10.0))),
     },
@@ -239,7 +239,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                   memcached beside them.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("KiB of an object", &[Measure::Rate]),
+        presentation: Presentation::Over("KiB of an object", &[Quantity::Rate]),
         is_run_once: false,
         experiments: |scale| functions("change", scale),
     },
@@ -251,7 +251,7 @@ pub(super) const FIGURES: [Figure; 11] = [
         differs: "As above; the client's own way still has to fetch the object.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("KiB of an object", &[Measure::Rate]),
+        presentation: Presentation::Over("KiB of an object", &[Quantity::Rate]),
         is_run_once: false,
         experiments: |scale| functions("change-noreply", scale),
     },
@@ -263,7 +263,7 @@ pub(super) const FIGURES: [Figure; 11] = [
         differs: "As above. The paper also has a filter that computes something of what it reads; that is not measured here.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("KiB of an object", &[Measure::Rate]),
+        presentation: Presentation::Over("KiB of an object", &[Quantity::Rate]),
         is_run_once: false,
         experiments: |scale| functions("filter", scale),
     },
@@ -275,7 +275,7 @@ pub(super) const FIGURES: [Figure; 11] = [
         differs: "The burst is as fast as it goes, the quiet time at a constant rate.",
         peers: &["client", "items", "memcached", "valkey"],
         needs: &[],
-        form: Form::Over("phase", &[Measure::Rate, Measure::BothCpu]),
+        presentation: Presentation::Over("phase", &[Quantity::Rate, Quantity::BothCpu]),
         is_run_once: false,
         experiments: |scale| one(&format!("functions --op burst --scale {scale}")),
     },
@@ -288,7 +288,7 @@ pub(super) const FIGURES: [Figure; 11] = [
         differs: "One machine instead of a cluster: CPU and bytes of all processes stand for machines.",
         peers: &["redis", "nats"],
         needs: &[],
-        form: Form::Printed,
+        presentation: Presentation::Printed,
         is_run_once: false,
         experiments: |scale| one(&format!("flows --scale {scale}")),
     },
@@ -301,7 +301,7 @@ pub(super) const FIGURES: [Figure; 11] = [
         differs: "Three nodes and three NATS servers on one machine; the owner of the data is what is killed.",
         peers: &[],
         needs: &["nats"],
-        form: Form::Printed,
+        presentation: Presentation::Printed,
         is_run_once: true,
         experiments: |scale| one(&format!("faults --scale {}", scale.clamp(0.03, 1.0))),
     },

@@ -9,9 +9,10 @@ mod figures;
 mod page;
 mod shown;
 
-use crate::args::within;
+use crate::args::{has_folder, headwater, within};
 use crate::measure::pin::Pinning;
 use crate::peer::{Launch, System, stop};
+use crate::report::write;
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use figures::{Experiment, FIGURES, Figure};
@@ -48,7 +49,7 @@ pub struct Papers {
 
 /// What one run of a workload gave.
 #[derive(Clone, Debug)]
-struct Outcome {
+struct ExperimentResult {
     /// Where it is along the figure.
     place: String,
     /// The command.
@@ -63,18 +64,18 @@ struct Outcome {
 
 /// A figure, and what came of it.
 #[derive(Debug)]
-struct Told {
+struct PageEntry {
     figure: &'static Figure,
     /// Why systems could not be compared, or the whole figure could not be measured: a sentence for each.
     missing: Vec<String>,
-    measured: Option<Measured>,
+    measured: Option<MeasuredFigure>,
 }
 
 /// A figure that was measured.
 #[derive(Debug)]
-struct Measured {
+struct MeasuredFigure {
     commands: Vec<String>,
-    shown: Rendered,
+    rendered: Rendered,
     /// The picture's file, beside the page.
     picture: String,
 }
@@ -94,7 +95,10 @@ impl Papers {
                 bail!("--only '{name}': there is no such figure (allowed: {})", names.join(", "));
             }
         }
-        let (folder, stem) = place_of(&self.page)?;
+        has_folder("--page", &self.page)?;
+        let Some(stem) = self.page.file_stem().and_then(|stem| stem.to_str()) else {
+            bail!("--page {}: that is no name of a file", self.page.display());
+        };
         let launch = self.launch()?;
         launch.check(&[System::Headwater])?;
         stop::handle_signals()?;
@@ -110,7 +114,7 @@ impl Papers {
             stop::check()?;
             let told = told?;
             if let Some(measured) = &told.measured {
-                write(&folder.join(&measured.picture), &measured.shown.picture)?;
+                write(&self.page.with_file_name(&measured.picture), &measured.rendered.picture)?;
             }
             all.push(told);
             // Hours of work are not lost where a later figure fails.
@@ -140,12 +144,13 @@ impl Papers {
     }
 
     fn launch(&self) -> Result<Launch> {
-        let headwater = match &self.headwater {
-            Some(path) => std::path::absolute(path)?,
-            None => std::env::current_exe().context("cannot find this program's own file")?,
-        };
-        let pinning = Pinning::Free;
-        Ok(Launch { pinning, headwater, null_bytes: 0, arguments: Vec::new(), within: Vec::new() })
+        Ok(Launch {
+            pinning: Pinning::Free,
+            headwater: headwater(self.headwater.as_deref())?,
+            null_bytes: 0,
+            arguments: Vec::new(),
+            within: Vec::new(),
+        })
     }
 
     fn tell(
@@ -154,29 +159,21 @@ impl Papers {
         launch: &Launch,
         picture: String,
         bar: &ProgressBar,
-    ) -> Result<Told> {
-        let lacks = |names: &[&str]| -> Vec<String> {
-            names
-                .iter()
-                .filter_map(|name| is_there(launch, name).err())
-                .map(|it| it.to_string())
-                .collect()
-        };
-        let needed = lacks(figure.needs);
-        if !needed.is_empty() {
-            return Ok(Told { figure, missing: needed, measured: None });
+    ) -> Result<PageEntry> {
+        let (_, missing) = sort_out(launch, figure.needs);
+        if !missing.is_empty() {
+            return Ok(PageEntry { figure, missing, measured: None });
         }
-        let there = figure.peers.iter().copied().filter(|peer| is_there(launch, peer).is_ok());
-        let there: Vec<&str> = there.collect();
+        let (there, missing) = sort_out(launch, figure.peers);
         let mut outcomes = Vec::new();
         for experiment in (figure.experiments)(self.scale) {
             stop::check()?;
             outcomes.push(self.one(&experiment, &there, figure, launch, bar)?);
         }
         let commands = outcomes.iter().map(|outcome| outcome.command.clone()).collect();
-        let shown = shown::of(figure, &outcomes)?;
-        let measured = Some(Measured { commands, shown, picture });
-        Ok(Told { figure, missing: lacks(figure.peers), measured })
+        let rendered = shown::of(figure, &outcomes)?;
+        let measured = Some(MeasuredFigure { commands, rendered, picture });
+        Ok(PageEntry { figure, missing, measured })
     }
 
     /// Runs a workload in a process of its own.
@@ -187,7 +184,7 @@ impl Papers {
         figure: &Figure,
         launch: &Launch,
         bar: &ProgressBar,
-    ) -> Result<Outcome> {
+    ) -> Result<ExperimentResult> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let file = |name: &str| folder.path().join(name);
         let mut words = experiment.words.clone();
@@ -227,8 +224,20 @@ impl Papers {
             Value::Null
         };
         let (place, picture) = (experiment.place.clone(), text("picture.svg")?);
-        Ok(Outcome { place, command, report, printed, picture })
+        Ok(ExperimentResult { place, command, report, printed, picture })
     }
+}
+
+/// Those that can be measured here, and why the others cannot.
+fn sort_out(launch: &Launch, names: &[&'static str]) -> (Vec<&'static str>, Vec<String>) {
+    let (mut there, mut missing) = (Vec::new(), Vec::new());
+    for &name in names {
+        match is_there(launch, name) {
+            Ok(()) => there.push(name),
+            Err(why) => missing.push(why.to_string()),
+        }
+    }
+    (there, missing)
 }
 
 /// Whether a system can be measured here; the error says why it cannot.
@@ -243,20 +252,4 @@ fn is_there(launch: &Launch, peer: &str) -> Result<()> {
             None => bail!("there is no system '{peer}'"),
         },
     }
-}
-
-/// The folder of the page, and its name without the ending.
-fn place_of(page: &Path) -> Result<(PathBuf, String)> {
-    let folder = page.parent().map(Path::to_path_buf).unwrap_or_default();
-    if !folder.as_os_str().is_empty() && !folder.is_dir() {
-        bail!("--page: there is no folder {}", folder.display());
-    }
-    match page.file_stem().and_then(|stem| stem.to_str()) {
-        Some(stem) => Ok((folder, stem.to_owned())),
-        None => bail!("--page {}: that is no name of a file", page.display()),
-    }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,11 +1,11 @@
 //! The page, in Markdown.
 
-use super::Told;
+use super::PageEntry;
 use super::figures::Paper;
 use core::fmt::Write as _;
 
 /// The whole page, which `command` makes.
-pub(super) fn text(all: &[Told], command: &str) -> String {
+pub(super) fn text(all: &[PageEntry], command: &str) -> String {
     let mut text = String::from("# The papers' figures, measured again\n\n");
     let _ = writeln!(
         text,
@@ -13,7 +13,7 @@ pub(super) fn text(all: &[Told], command: &str) -> String {
          each figure repeats that figure alone and prints more. Ratios are what to look at: seconds are those of this machine.",
     );
     let mut last: Option<Paper> = None;
-    for Told { figure, missing, measured } in all {
+    for PageEntry { figure, missing, measured } in all {
         if last != Some(figure.paper) {
             let _ = writeln!(text, "\n## {}", figure.paper.title());
             last = Some(figure.paper);
@@ -30,9 +30,9 @@ pub(super) fn text(all: &[Told], command: &str) -> String {
             let _ = writeln!(text, "    {command}");
         }
         text.push('\n');
-        table(&mut text, &measured.shown.table);
-        if !measured.shown.printed.is_empty() {
-            let _ = writeln!(text, "```\n{}\n```", measured.shown.printed);
+        table(&mut text, &measured.rendered.table);
+        if !measured.rendered.printed.is_empty() {
+            let _ = writeln!(text, "```\n{}\n```", measured.rendered.printed);
         }
         let _ = writeln!(text, "\n![{}]({})", figure.title, measured.picture);
     }
@@ -55,7 +55,7 @@ fn table(text: &mut String, rows: &[Vec<String>]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Measured;
+    use super::super::MeasuredFigure;
     use super::super::figures::FIGURES;
     use super::super::shown::Rendered;
     use super::*;
@@ -63,20 +63,20 @@ mod tests {
     #[test]
     fn each_figure_has_its_command_its_table_and_its_picture() {
         let cells = |words: [&str; 2]| words.map(String::from).to_vec();
-        let shown = Rendered {
+        let rendered = Rendered {
             table: vec![cells(["active", "headwater"]), cells(["1", "2.00"])],
             printed: String::new(),
             picture: String::new(),
         };
-        let measured = Measured {
+        let measured = MeasuredFigure {
             commands: vec![String::from("headwater bench twip --active 1")],
-            shown,
+            rendered,
             picture: String::from("papers-active.svg"),
         };
         let missing = vec![String::from("valkey is not installed")];
         let told = [
-            Told { figure: &FIGURES[1], missing: missing.clone(), measured: Some(measured) },
-            Told { figure: &FIGURES[2], missing, measured: None },
+            PageEntry { figure: &FIGURES[1], missing: missing.clone(), measured: Some(measured) },
+            PageEntry { figure: &FIGURES[2], missing, measured: None },
         ];
         let text = text(&told, "headwater bench papers --scale 0.5");
         for part in [

@@ -1,10 +1,10 @@
 //! What was measured, as a table and a picture in the form of the paper's figure.
 
-use super::Outcome;
-use super::figures::{Figure, Form, Measure};
+use super::ExperimentResult;
+use super::figures::{Figure, Presentation, Quantity};
 use crate::measure::stats::Spread;
 use crate::report::BASE;
-use crate::report::plot::{self, Across, Bars, Line, Panel};
+use crate::report::plot::{self, BarChart, Chart, Series, XAxis};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
@@ -23,22 +23,22 @@ pub(super) struct Rendered {
 ///
 /// # Errors
 /// A report lacks something.
-pub(super) fn of(figure: &Figure, outcomes: &[Outcome]) -> Result<Rendered> {
-    match figure.form {
-        Form::Systems(paper) => systems(outcomes, paper),
-        Form::Over(across, measures) => over(outcomes, across, measures),
-        Form::Steps => steps(outcomes),
-        Form::Shards => shards(outcomes),
-        Form::Printed => printed(outcomes),
+pub(super) fn of(figure: &Figure, outcomes: &[ExperimentResult]) -> Result<Rendered> {
+    match figure.presentation {
+        Presentation::Systems(paper) => systems(outcomes, paper),
+        Presentation::Over(across, measures) => over(outcomes, across, measures),
+        Presentation::Steps => steps(outcomes),
+        Presentation::Shards => shards(outcomes),
+        Presentation::Printed => printed(outcomes),
     }
 }
 
 /// Each case of the reports, with its place along the bottom.
-fn cases(outcomes: &[Outcome]) -> Vec<(String, &Value)> {
+fn cases(outcomes: &[ExperimentResult]) -> Vec<(String, &Value)> {
     outcomes.iter().flat_map(cases_of).collect()
 }
 
-fn cases_of(Outcome { place, report, .. }: &Outcome) -> Vec<(String, &Value)> {
+fn cases_of(ExperimentResult { place, report, .. }: &ExperimentResult) -> Vec<(String, &Value)> {
     match report["cases"].as_array() {
         None => vec![(place.clone(), report)],
         Some(cases) => cases.iter().map(|case| (place_of(case, cases), case)).collect(),
@@ -73,15 +73,21 @@ fn median(case: &Value, system: &str, what: &str) -> Result<f64> {
     found.with_context(|| format!("the report has no {what} of {system}"))
 }
 
-fn measured(case: &Value, system: &str, measure: Measure) -> Result<f64> {
+/// A median of a system, with its range.
+fn spread(case: &Value, system: &str, what: &str) -> Result<Spread> {
+    let range = |at: usize| case["median"][system]["range"][what][at].as_f64().unwrap_or_default();
+    Ok(Spread { median: median(case, system, what)?, least: range(0), greatest: range(1) })
+}
+
+fn measured(case: &Value, system: &str, measure: Quantity) -> Result<f64> {
     let operations = median(case, system, "operations")?.max(1.0);
     Ok(match measure {
-        Measure::BothCpu => {
+        Quantity::BothCpu => {
             let both =
                 median(case, system, "server_cpu_s")? + median(case, system, "generator_cpu_s")?;
             both / operations * 1e6
         }
-        Measure::Rate => operations / median(case, system, "wall_s")?.max(1e-9),
+        Quantity::Rate => operations / median(case, system, "wall_s")?.max(1e-9),
     })
 }
 
@@ -98,7 +104,7 @@ fn digits(number: f64) -> String {
     }
 }
 
-fn systems(outcomes: &[Outcome], paper: &[(&str, f64)]) -> Result<Rendered> {
+fn systems(outcomes: &[ExperimentResult], paper: &[(&str, f64)]) -> Result<Rendered> {
     let report = &outcomes.first().context("nothing was run")?.report;
     let head = [
         "system",
@@ -127,66 +133,60 @@ fn systems(outcomes: &[Outcome], paper: &[(&str, f64)]) -> Result<Rendered> {
             digits(ratio("wall_s")?),
             then.map_or(String::from("–"), |(_, times)| digits(*times)),
         ]);
-        let range = |what: &str| {
-            let at = |at: usize| report["median"][&name]["range"][what][at].as_f64();
-            (at(0).unwrap_or_default(), at(1).unwrap_or_default())
-        };
-        for (what, bars) in [("server_cpu_s", &mut bars), ("wall_s", &mut times)] {
-            let (least, greatest) = range(what);
-            bars.push((name.clone(), Spread { median: figure(what)?, least, greatest }));
-        }
+        bars.push((name.clone(), spread(report, &name, "server_cpu_s")?));
+        times.push((name.clone(), spread(report, &name, "wall_s")?));
     }
-    let panel = |title: &str, bars| Bars {
+    let chart = |title: &str, bars| BarChart {
         title: title.to_owned(),
         unit: "s",
         digits: 2,
         bars,
         base: BASE,
     };
-    let panels = [panel("CPU of the server", bars), panel("time", times)];
-    let picture = plot::bars("Timelines: systems compared", &panels)?;
+    let charts = [chart("CPU of the server", bars), chart("time", times)];
+    let picture = plot::bar_charts("Timelines: systems compared", &charts)?;
     Ok(Rendered { table, printed: String::new(), picture })
 }
 
-fn over(outcomes: &[Outcome], across: &str, measures: &[Measure]) -> Result<Rendered> {
+fn over(outcomes: &[ExperimentResult], across: &str, measures: &[Quantity]) -> Result<Rendered> {
     let cases = cases(outcomes);
     let (_, first) = cases.first().context("nothing was run")?;
     let systems = names(first);
-    let (mut table, mut panels) = (Vec::new(), Vec::new());
+    let (mut table, mut charts) = (Vec::new(), Vec::new());
     for &measure in measures {
         let title = if measures.len() == 1 { across } else { measure.title() };
         let mut head = vec![title.to_owned()];
         head.extend(systems.iter().cloned());
         table.push(head);
-        let line = |(place, name): (usize, &String)| Line {
+        let empty = |(place, name): (usize, &String)| Series {
             name: name.clone(),
             points: Vec::new(),
             place,
             is_thin: false,
         };
-        let mut lines: Vec<Line> = systems.iter().enumerate().map(line).collect();
+        let mut all: Vec<Series> = systems.iter().enumerate().map(empty).collect();
         for (at, (place, case)) in cases.iter().enumerate() {
             let mut row = vec![place.clone()];
-            for (name, line) in systems.iter().zip(&mut lines) {
+            for (name, series) in systems.iter().zip(&mut all) {
                 let figure = measured(case, name, measure)?;
                 row.push(digits(figure));
-                line.points.push((at as f64, figure));
+                series.points.push((at as f64, figure));
             }
             table.push(row);
         }
-        panels.push(Panel {
+        charts.push(Chart {
             title: measure.title().to_owned(),
-            across: Across::Names(cases.iter().map(|(place, _)| place.clone()).collect()),
-            across_title: across.to_owned(),
+            x: XAxis::Names(cases.iter().map(|(place, _)| place.clone()).collect()),
+            x_title: across.to_owned(),
             is_logarithmic: true,
-            lines,
+            series: all,
             marks: Vec::new(),
         });
     }
-    Ok(Rendered { table, printed: String::new(), picture: plot::lines(&panels)? })
+    Ok(Rendered { table, printed: String::new(), picture: plot::line_charts(&charts)? })
 }
 
-fn steps(outcomes: &[Outcome]) -> Result<Rendered> {
+fn steps(outcomes: &[ExperimentResult]) -> Result<Rendered> {
     let cases = cases(outcomes);
     let (_, first) = cases.first().context("nothing was run")?;
     let holders = names(first);
@@ -196,26 +196,27 @@ fn steps(outcomes: &[Outcome]) -> Result<Rendered> {
             if name == BASE { String::from("pool, ns") } else { format!("{name}, ns") }
         }),
     );
-    let (mut table, mut panels) = (vec![head], Vec::new());
+    let (mut table, mut charts) = (vec![head], Vec::new());
     for (place, case) in &cases {
         let mut row = vec![place.clone()];
         let mut bars = Vec::new();
         for name in &holders {
             let operations = median(case, name, "operations")?.max(1.0);
-            let each = |seconds: f64| seconds / operations * 1e9;
-            let range = |at: usize| case["median"][name]["range"]["wall_s"][at].as_f64();
-            let figure = each(median(case, name, "wall_s")?);
-            let [least, greatest] = [0, 1].map(|at| each(range(at).unwrap_or_default()));
-            row.push(digits(figure));
-            bars.push((name.clone(), Spread { median: figure, least, greatest }));
+            let each = spread(case, name, "wall_s")?.times(1e9 / operations);
+            row.push(digits(each.median));
+            bars.push((name.clone(), each));
         }
         table.push(row);
-        panels.push(Bars { title: place.clone(), unit: "ns", digits: 0, bars, base: BASE });
+        charts.push(BarChart { title: place.clone(), unit: "ns", digits: 0, bars, base: BASE });
     }
-    Ok(Rendered { table, printed: String::new(), picture: plot::bars("Time of a step", &panels)? })
+    Ok(Rendered {
+        table,
+        printed: String::new(),
+        picture: plot::bar_charts("Time of a step", &charts)?,
+    })
 }
 
-fn shards(outcomes: &[Outcome]) -> Result<Rendered> {
+fn shards(outcomes: &[ExperimentResult]) -> Result<Rendered> {
     let cases = cases(outcomes);
     let base_bytes = outcomes.first().map(|it| &it.report["params"]["base_bytes_before"]);
     let base_bytes = base_bytes.and_then(Value::as_f64).unwrap_or(1.0).max(1.0);
@@ -245,18 +246,18 @@ fn shards(outcomes: &[Outcome]) -> Result<Rendered> {
         names.push(count);
         work.push((at as f64, cpu));
     }
-    let panel = Panel {
+    let chart = Chart {
         title: String::from("CPU of all shards, µs an operation"),
-        across: Across::Names(names),
-        across_title: String::from("shards"),
+        x: XAxis::Names(names),
+        x_title: String::from("shards"),
         is_logarithmic: false,
-        lines: vec![Line { name: String::from(BASE), points: work, place: 0, is_thin: false }],
+        series: vec![Series { name: String::from(BASE), points: work, place: 0, is_thin: false }],
         marks: Vec::new(),
     };
-    Ok(Rendered { table, printed: String::new(), picture: plot::lines(&[panel])? })
+    Ok(Rendered { table, printed: String::new(), picture: plot::line_charts(&[chart])? })
 }
 
-fn printed(outcomes: &[Outcome]) -> Result<Rendered> {
+fn printed(outcomes: &[ExperimentResult]) -> Result<Rendered> {
     let outcome = outcomes.first().context("nothing was run")?;
     let printed = outcome.printed.trim_matches('\n').to_owned();
     Ok(Rendered { table: Vec::new(), printed, picture: outcome.picture.clone() })
@@ -269,9 +270,9 @@ mod tests {
     use crate::report::json;
     use crate::report::tests::report;
 
-    fn outcome(place: &str, report: Value) -> Outcome {
+    fn outcome(place: &str, report: Value) -> ExperimentResult {
         let [command, printed, picture] = ["", "", ""].map(String::from);
-        Outcome { place: place.to_owned(), command, report, printed, picture }
+        ExperimentResult { place: place.to_owned(), command, report, printed, picture }
     }
 
     #[test]
@@ -289,7 +290,7 @@ mod tests {
     #[test]
     fn each_experiment_is_a_place_along_the_bottom() {
         let outcomes = ["1", "10"].map(|place| outcome(place, json::of(&report())));
-        let shown = over(&outcomes, "active", &[Measure::BothCpu]).unwrap();
+        let shown = over(&outcomes, "active", &[Quantity::BothCpu]).unwrap();
         assert_eq!(shown.table.len(), 3);
         assert_eq!(shown.table[0], ["active", "headwater", "valkey"]);
         // 1.5 s of the server and 1 of the client for a thousand operations.
@@ -304,7 +305,7 @@ mod tests {
             case.params.insert(String::from("value_bytes"), Value::from(bytes));
         }
         report.cases.push(other);
-        let shown = over(&[outcome("", json::of(&report))], "KiB", &[Measure::Rate]).unwrap();
+        let shown = over(&[outcome("", json::of(&report))], "KiB", &[Quantity::Rate]).unwrap();
         assert_eq!([&shown.table[1][0], &shown.table[2][0]], ["1", "64"]);
     }
 

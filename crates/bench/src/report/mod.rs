@@ -7,7 +7,9 @@ pub mod table;
 
 use crate::measure::Run;
 use crate::measure::stats::{Spread, spread};
+use anyhow::{Context, Result};
 use serde_json::{Map, Value};
+use std::path::Path;
 
 /// The system that the others are compared with.
 pub const BASE: &str = "headwater";
@@ -123,6 +125,22 @@ impl Report {
     pub fn verified(&self) -> bool {
         self.cases.iter().flat_map(|case| &case.runs).all(|run| run.verified)
     }
+}
+
+/// Writes a file that was asked for.
+///
+/// # Errors
+/// It cannot be written; the message names it.
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes a file of JSON that was asked for.
+///
+/// # Errors
+/// As for [`write`].
+pub(crate) fn write_json(path: &Path, value: &Value) -> Result<()> {
+    write(path, &(serde_json::to_string_pretty(value)? + "\n"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Plots as SVG pictures: lines over an axis, and bars from zero. The library `plotters` draws them.
 
-use crate::measure::stats::Spread;
+use crate::measure::stats::{Spread, spread};
 use anyhow::{Result, anyhow};
 use core::ops::Range;
 use plotters::coord::Shift;
@@ -12,9 +12,9 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Pixels across a picture.
 const WIDTH: u32 = 760;
-/// Pixels down one panel of lines.
+/// Pixels down one chart of lines.
 const HEIGHT: u32 = 320;
-/// Pixels down for the title of a panel, and the names of its lines.
+/// Pixels down for the title of a chart, and the names of its series.
 const NAMES: u32 = 46;
 const FONT: &str = "sans-serif";
 const BLACK: RGBColor = RGBColor(34, 34, 34);
@@ -34,57 +34,57 @@ const OTHERS: RGBColor = RGBColor(184, 184, 176);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What lies along the bottom of a panel.
+/// What lies along the bottom of a chart.
 #[derive(Clone, Debug)]
-pub enum Across {
+pub enum XAxis {
     /// Numbers from here to there.
     Numbers(Range<f64>),
-    /// So many places at equal distances, each with its name: points lie at 0, 1, 2 ….
+    /// Places at equal distances, each with a name: points lie at 0, 1, 2 ….
     Names(Vec<String>),
 }
 
-/// A line through points, in the order in which they are given.
+/// Points that a line goes through, in the order in which they are given.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct Series {
     /// What it shows.
     pub name: String,
     /// Across and up.
     pub points: Vec<(f64, f64)>,
-    /// Lines of one place have one colour in all panels.
+    /// Series of one place have one colour in all charts.
     pub place: usize,
-    /// Whether it is thin, as one that belongs to another of its colour.
+    /// Whether its line is thin, since it belongs to another of its colour.
     pub is_thin: bool,
 }
 
-/// One panel of lines.
+/// A chart of lines.
 #[derive(Clone, Debug)]
-pub struct Panel {
+pub struct Chart {
     /// What is drawn, with its unit.
     pub title: String,
     /// What is along the bottom.
-    pub across: Across,
+    pub x: XAxis,
     /// What the places along the bottom are.
-    pub across_title: String,
+    pub x_title: String,
     /// Whether each step up is ten times the one before.
     pub is_logarithmic: bool,
-    /// Lines.
-    pub lines: Vec<Line>,
+    /// What is drawn in it.
+    pub series: Vec<Series>,
     /// Moments that are marked, with words.
     pub marks: Vec<(f64, &'static str)>,
 }
 
-/// The panels, one below the other.
+/// The charts, one below the other.
 ///
 /// # Errors
 /// The library fails to draw.
-pub fn lines(panels: &[Panel]) -> Result<String> {
+pub fn line_charts(charts: &[Chart]) -> Result<String> {
     let mut text = String::new();
     {
-        let size = (WIDTH, HEIGHT * panels.len().max(1) as u32);
+        let size = (WIDTH, HEIGHT * charts.len().max(1) as u32);
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
         root.fill(&WHITE).map_err(failed)?;
-        for (area, panel) in root.split_evenly((panels.len().max(1), 1)).iter().zip(panels) {
-            draw(area, panel)?;
+        for (area, chart) in root.split_evenly((charts.len().max(1), 1)).iter().zip(charts) {
+            draw(area, chart)?;
         }
         root.present().map_err(failed)?;
     }
@@ -96,22 +96,20 @@ fn failed(error: impl core::fmt::Display) -> anyhow::Error {
 }
 
 /// Where a figure is drawn; on a logarithmic scale there is no place for zero.
-fn up(panel: &Panel, figure: f64) -> Option<f64> {
-    let place = if panel.is_logarithmic { figure.log10() } else { figure };
+fn up(chart: &Chart, figure: f64) -> Option<f64> {
+    let place = if chart.is_logarithmic { figure.log10() } else { figure };
     place.is_finite().then_some(place)
 }
 
 /// From the least to the greatest figure; whole powers of ten, where they are logarithmic.
-fn heights(panel: &Panel) -> Range<f64> {
-    let figures = panel.lines.iter().flat_map(|line| &line.points);
-    let figures = figures.filter_map(|&(_, figure)| up(panel, figure));
-    let (least, most) = figures.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), it| {
-        (least.min(it), most.max(it))
-    });
-    match (least.is_finite(), panel.is_logarithmic) {
-        (false, _) => 0.0..1.0,
-        (true, true) => least.floor()..most.ceil().max(least.floor() + 1.0),
-        (true, false) => 0.0..(most * 1.05).max(1e-9),
+fn heights(chart: &Chart) -> Range<f64> {
+    let figures = chart.series.iter().flat_map(|series| &series.points);
+    match spread(figures.filter_map(|&(_, figure)| up(chart, figure))) {
+        None => 0.0..1.0,
+        Some(Spread { least, greatest, .. }) if chart.is_logarithmic => {
+            least.floor()..greatest.ceil().max(least.floor() + 1.0)
+        }
+        Some(Spread { greatest, .. }) => 0.0..(greatest * 1.05).max(1e-9),
     }
 }
 
@@ -132,69 +130,69 @@ fn short(number: f64) -> String {
     }
 }
 
-fn draw(area: &Area<'_>, panel: &Panel) -> Result<()> {
-    let across = match &panel.across {
-        Across::Numbers(range) => range.clone(),
-        Across::Names(names) => -0.2..names.len().max(1) as f64 - 0.8,
+fn draw(area: &Area<'_>, chart: &Chart) -> Result<()> {
+    let across = match &chart.x {
+        XAxis::Numbers(range) => range.clone(),
+        XAxis::Names(names) => -0.2..names.len().max(1) as f64 - 0.8,
     };
-    let heights = heights(panel);
+    let heights = heights(chart);
     let (top, below) = area.split_vertically(NAMES);
-    top.draw(&Text::new(panel.title.as_str(), (16, 18), words(15, HPos::Left))).map_err(failed)?;
-    for (at, line) in panel.lines.iter().filter(|line| !line.is_thin).enumerate() {
-        let style = words(13, HPos::Left).color(&COLOURS[line.place % COLOURS.len()]);
-        let name = Text::new(line.name.as_str(), (LEFT / 2 + at as i32 * 130, 38), style);
+    top.draw(&Text::new(chart.title.as_str(), (16, 18), words(15, HPos::Left))).map_err(failed)?;
+    for (at, series) in chart.series.iter().filter(|series| !series.is_thin).enumerate() {
+        let style = words(13, HPos::Left).color(&COLOURS[series.place % COLOURS.len()]);
+        let name = Text::new(series.name.as_str(), (LEFT / 2 + at as i32 * 130, 38), style);
         top.draw(&name).map_err(failed)?;
     }
-    let mut chart = ChartBuilder::on(&below)
+    let mut drawing = ChartBuilder::on(&below)
         .margin(8)
         .margin_right(24)
         .x_label_area_size(38)
         .y_label_area_size(56)
         .build_cartesian_2d(across, heights.clone())
         .map_err(failed)?;
-    let named = |place: &f64| match &panel.across {
-        Across::Numbers(_) => short(*place),
-        Across::Names(names) => {
+    let named = |place: &f64| match &chart.x {
+        XAxis::Numbers(_) => short(*place),
+        XAxis::Names(names) => {
             let is_there = (place - place.round()).abs() < 0.01 && *place >= 0.0;
             let name = is_there.then(|| names.get(place.round() as usize).cloned());
             name.flatten().unwrap_or_default()
         }
     };
     let figure =
-        |height: &f64| short(if panel.is_logarithmic { 10f64.powf(*height) } else { *height });
-    let places = match &panel.across {
-        Across::Numbers(_) => 11,
-        Across::Names(names) => 2 * names.len(),
+        |height: &f64| short(if chart.is_logarithmic { 10f64.powf(*height) } else { *height });
+    let places = match &chart.x {
+        XAxis::Numbers(_) => 11,
+        XAxis::Names(names) => 2 * names.len(),
     };
-    let steps = if panel.is_logarithmic { heights.end - heights.start + 1.0 } else { 6.0 };
-    chart
+    let steps = if chart.is_logarithmic { heights.end - heights.start + 1.0 } else { 6.0 };
+    drawing
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(WHITE)
         .bold_line_style(FAINT.mix(0.5))
         .label_style((FONT, 12).into_font().color(&BLACK))
-        .x_desc(panel.across_title.as_str())
+        .x_desc(chart.x_title.as_str())
         .x_labels(places)
         .y_labels(steps as usize)
         .x_label_formatter(&named)
         .y_label_formatter(&figure)
         .draw()
         .map_err(failed)?;
-    for &(at, words) in &panel.marks {
+    for &(at, words) in &chart.marks {
         let mark = PathElement::new([(at, heights.start), (at, heights.end)], FAINT);
-        chart.draw_series([mark]).map_err(failed)?;
+        drawing.draw_series([mark]).map_err(failed)?;
         let style = (FONT, 12).into_font().color(&BLACK);
-        chart.draw_series([Text::new(words, (at, heights.end), style)]).map_err(failed)?;
+        drawing.draw_series([Text::new(words, (at, heights.end), style)]).map_err(failed)?;
     }
-    for line in &panel.lines {
-        let colour = COLOURS[line.place % COLOURS.len()];
-        let style = colour.stroke_width(if line.is_thin { 1 } else { 2 });
-        let points = line.points.iter().filter_map(|&(at, it)| Some((at, up(panel, it)?)));
+    for series in &chart.series {
+        let colour = COLOURS[series.place % COLOURS.len()];
+        let style = colour.stroke_width(if series.is_thin { 1 } else { 2 });
+        let points = series.points.iter().filter_map(|&(at, it)| Some((at, up(chart, it)?)));
         let points: Vec<_> = points.collect();
-        chart.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
-        if let Across::Names(_) = panel.across {
+        drawing.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
+        if let XAxis::Names(_) = chart.x {
             let dots = points.iter().map(|&point| Circle::new(point, 3, colour.filled()));
-            chart.draw_series(dots).map_err(failed)?;
+            drawing.draw_series(dots).map_err(failed)?;
         }
     }
     Ok(())
@@ -202,7 +200,7 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Result<()> {
 
 /// Bars of one scale from zero, with their range as a thin line.
 #[derive(Clone, Debug)]
-pub struct Bars {
+pub struct BarChart {
     /// What is drawn.
     pub title: String,
     /// In which unit.
@@ -223,23 +221,23 @@ const HEAD: i32 = 34;
 const GAP: i32 = 18;
 const TITLE: i32 = 44;
 
-/// Panels of bars below a title.
+/// The charts, one below the other, under a title.
 ///
 /// # Errors
 /// The library fails to draw.
-pub fn bars(title: &str, panels: &[Bars]) -> Result<String> {
+pub fn bar_charts(title: &str, charts: &[BarChart]) -> Result<String> {
     let mut text = String::new();
-    let height = |panel: &Bars| HEAD + panel.bars.len() as i32 * STEP + GAP;
-    let all = TITLE + panels.iter().map(height).sum::<i32>();
+    let height = |chart: &BarChart| HEAD + chart.bars.len() as i32 * STEP + GAP;
+    let all = TITLE + charts.iter().map(height).sum::<i32>();
     {
         let size = (WIDTH, all.unsigned_abs());
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
         root.fill(&WHITE).map_err(failed)?;
         root.draw(&Text::new(title, (16, 14), words(17, HPos::Left))).map_err(failed)?;
         let mut top = TITLE;
-        for panel in panels {
-            draw_bars(&root, panel, top)?;
-            top += height(panel);
+        for chart in charts {
+            draw_bars(&root, chart, top)?;
+            top += height(chart);
         }
         root.present().map_err(failed)?;
     }
@@ -250,24 +248,24 @@ fn words(size: u32, from: HPos) -> TextStyle<'static> {
     (FONT, size).into_font().color(&BLACK).pos(Pos::new(from, VPos::Center))
 }
 
-fn draw_bars(root: &Area<'_>, panel: &Bars, top: i32) -> Result<()> {
-    let most = panel.bars.iter().map(|(_, spread)| spread.greatest).fold(0.0, f64::max);
+fn draw_bars(root: &Area<'_>, chart: &BarChart, top: i32) -> Result<()> {
+    let most = chart.bars.iter().map(|(_, spread)| spread.greatest).fold(0.0, f64::max);
     let room = f64::from(WIDTH as i32 - LEFT - RIGHT);
     let x = |figure: f64| LEFT + if most > 0.0 { (figure / most * room).round() as i32 } else { 0 };
-    let base = panel.bars.iter().find(|(name, _)| name == panel.base).map(|(_, it)| it.median);
-    let title = format!("{} ({})", panel.title, panel.unit);
+    let base = chart.bars.iter().find(|(name, _)| name == chart.base).map(|(_, it)| it.median);
+    let title = format!("{} ({})", chart.title, chart.unit);
     root.draw(&Text::new(title, (16, top + 16), words(14, HPos::Left))).map_err(failed)?;
-    for (at, (name, spread)) in panel.bars.iter().enumerate() {
+    for (at, (name, spread)) in chart.bars.iter().enumerate() {
         let top = top + HEAD + at as i32 * STEP;
         let middle = top + BAR / 2;
-        let colour = if name == panel.base { COLOURS[0] } else { OTHERS };
+        let colour = if name == chart.base { COLOURS[0] } else { OTHERS };
         let times = match base {
-            Some(base) if name != panel.base && base > 0.0 => {
+            Some(base) if name != chart.base && base > 0.0 => {
                 format!("  ({:.2} ×)", spread.median / base)
             }
             _ => String::new(),
         };
-        let told = format!("{:.*} {}{times}", panel.digits, spread.median, panel.unit);
+        let told = format!("{:.*} {}{times}", chart.digits, spread.median, chart.unit);
         root.draw(&Text::new(name.clone(), (LEFT - 8, middle), words(13, HPos::Right)))
             .map_err(failed)?;
         let bar = Rectangle::new([(LEFT, top), (x(spread.median), top + BAR)], colour.filled());
@@ -284,21 +282,21 @@ fn draw_bars(root: &Area<'_>, panel: &Bars, top: i32) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn panel(is_logarithmic: bool) -> Panel {
+    fn chart(is_logarithmic: bool) -> Chart {
         let points = vec![(0.0, 0.02), (1.0, 20.0)];
-        Panel {
+        Chart {
             title: String::from("time, ms"),
-            across: Across::Names(vec![String::from("a<b&c"), String::from("d")]),
-            across_title: String::from("size"),
+            x: XAxis::Names(vec![String::from("a<b&c"), String::from("d")]),
+            x_title: String::from("size"),
             is_logarithmic,
-            lines: vec![Line { name: String::from("one"), points, place: 0, is_thin: false }],
+            series: vec![Series { name: String::from("one"), points, place: 0, is_thin: false }],
             marks: vec![(0.5, "killed")],
         }
     }
 
     #[test]
     fn names_of_places_and_whole_powers_of_ten_stand_at_their_axes() {
-        let text = lines(&[panel(true), panel(false)]).unwrap();
+        let text = line_charts(&[chart(true), chart(false)]).unwrap();
         assert!(text.starts_with("<svg ") && text.contains("height=\"640\""), "{text}");
         for word in ["a&lt;b&amp;c", "killed", "one", "0.01", "100"] {
             assert!(text.contains(word), "{word}: {text}");
@@ -311,14 +309,14 @@ mod tests {
         let spread = |median| Spread { median, least: median, greatest: median };
         let bars_of = [("headwater", 2.0), ("valkey", 8.0)];
         let bars_of = bars_of.map(|(name, median)| (name.to_owned(), spread(median))).to_vec();
-        let panel = Bars {
+        let chart = BarChart {
             title: String::from("CPU"),
             unit: "µs",
             digits: 1,
             bars: bars_of,
             base: "headwater",
         };
-        let text = bars("bench", &[panel]).unwrap();
+        let text = bar_charts("bench", &[chart]).unwrap();
         assert!(text.contains("width=\"440\" height=\"18\""), "{text}");
         assert!(text.contains("width=\"110\" height=\"18\""), "{text}");
         assert!(text.contains("(4.00 ×)"), "{text}");

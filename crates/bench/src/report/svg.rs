@@ -1,6 +1,6 @@
 //! The report as an SVG picture: one panel of horizontal bars per figure and case.
 
-use super::plot::{self, Bars};
+use super::plot::{self, BarChart};
 use super::{BASE, Case, CaseMetrics, Report};
 use crate::measure::stats::Spread;
 use anyhow::Result;
@@ -19,25 +19,21 @@ const PANELS: [Panel; 3] = [
         title: "server CPU per operation",
         unit: "µs",
         digits: 3,
-        figure: |figures| scaled(figures.server_cpu_s, 1e6 / figures.operations.median.max(1.0)),
+        figure: |figures| figures.server_cpu_s.times(1e6 / figures.operations.median.max(1.0)),
     },
     Panel {
         title: "client CPU per operation",
         unit: "µs",
         digits: 3,
-        figure: |figures| scaled(figures.generator_cpu_s, 1e6 / figures.operations.median.max(1.0)),
+        figure: |figures| figures.generator_cpu_s.times(1e6 / figures.operations.median.max(1.0)),
     },
     Panel {
         title: "peak memory",
         unit: "MB",
         digits: 1,
-        figure: |figures| scaled(figures.rss_bytes_max, 1e-6),
+        figure: |figures| figures.rss_bytes_max.times(1e-6),
     },
 ];
-
-fn scaled(spread: Spread, by: f64) -> Spread {
-    Spread { median: spread.median * by, least: spread.least * by, greatest: spread.greatest * by }
-}
 
 /// The whole report.
 ///
@@ -46,15 +42,15 @@ fn scaled(spread: Spread, by: f64) -> Spread {
 pub fn of(report: &Report) -> Result<String> {
     let panels = if report.cases.len() == 1 { &PANELS[..] } else { &PANELS[..1] };
     let of_case = |case: &Case| panels.iter().map(|panel| bars(case, panel)).collect::<Vec<_>>();
-    let all: Vec<Bars> = report.cases.iter().flat_map(of_case).collect();
-    plot::bars(&format!("headwater bench {}", report.workload), &all)
+    let all: Vec<BarChart> = report.cases.iter().flat_map(of_case).collect();
+    plot::bar_charts(&format!("headwater bench {}", report.workload), &all)
 }
 
-fn bars(case: &Case, panel: &Panel) -> Bars {
+fn bars(case: &Case, panel: &Panel) -> BarChart {
     let name = if case.name.is_empty() { String::new() } else { format!("{}: ", case.name) };
     let of =
         |system: &'static str| Some((system.to_owned(), (panel.figure)(&case.figures(system)?)));
-    Bars {
+    BarChart {
         title: format!("{name}{}", panel.title),
         unit: panel.unit,
         digits: panel.digits,

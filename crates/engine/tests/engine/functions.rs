@@ -3,8 +3,7 @@
 
 use headwater_base::KeyRange;
 use headwater_base::functions::{
-    CallError, FunctionLimits, FunctionReport, Functions, Loading, Refused, Run, Source, Subject,
-    World,
+    CallError, Functions, Loading, Refused, Run, Source, Subject, World,
 };
 use headwater_engine::{
     CallOptions, Engine, EngineError, Expiry, FlowCall, Folded, Follower, NotifiedChange,
@@ -161,27 +160,9 @@ impl Functions for Scripted {
         Loading::Done
     }
 
-    fn is_loading(&self) -> bool {
-        false
-    }
-
-    fn poll(&mut self) -> bool {
-        false
-    }
-
-    fn remove(&mut self, _: &str) -> bool {
-        false
-    }
-
-    fn list(&self) -> Vec<FunctionReport> {
-        Vec::new()
-    }
-
     fn is_pure(&self, _: &[u8]) -> Option<bool> {
         Some(true)
     }
-
-    fn set_limits(&mut self, _: &FunctionLimits) {}
 
     fn call(&mut self, name: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
         if let Some(mut rest) = subject.param().strip_prefix(b"others") {

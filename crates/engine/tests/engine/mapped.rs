@@ -1,8 +1,6 @@
 //! Values that a function makes for a join: made once where outputs share them.
 
-use headwater_base::functions::{
-    CallError, FunctionLimits, FunctionReport, Functions, Loading, Run, Source, Subject,
-};
+use headwater_base::functions::{CallError, Functions, Loading, Run, Source, Subject};
 use headwater_engine::{Engine, Expiry, RangeOptions, Settings};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,22 +16,9 @@ impl Functions for Marking {
     fn load(&mut self, _: &str, _: Source<'_>, _: Option<&str>, _: bool) -> Loading {
         Loading::Done
     }
-    fn is_loading(&self) -> bool {
-        false
-    }
-    fn poll(&mut self) -> bool {
-        false
-    }
-    fn remove(&mut self, _: &str) -> bool {
-        false
-    }
-    fn list(&self) -> Vec<FunctionReport> {
-        Vec::new()
-    }
     fn is_pure(&self, _: &[u8]) -> Option<bool> {
         Some(true)
     }
-    fn set_limits(&mut self, _: &FunctionLimits) {}
     fn call(&mut self, _: &[u8], subject: &mut dyn Subject) -> Result<(), CallError> {
         self.calls.update(|calls| calls + 1);
         let mut value = vec![0; subject.len().unwrap_or(0)];

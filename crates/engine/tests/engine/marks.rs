@@ -3,7 +3,7 @@
 use headwater_base::Millis;
 use headwater_engine::{Engine, Expiry, Policy, Settings};
 
-/// So long that its bytes stand out among those of indexes.
+/// A key whose bytes stand out among those of indexes.
 const LONG: &[u8] = &[b'k'; 1000];
 
 fn marked(flags: u32) -> Engine {

@@ -251,7 +251,7 @@ impl Gauge {
         found
     }
 
-    /// Waits for a store's threads to give about so many bytes back; whether they gave any.
+    /// Waits for a store's threads to give about so many bytes back; whether they or others gave any.
     #[cold]
     fn wait_for_store(&self, bytes: usize) -> bool {
         if self.lets_others.get() {

@@ -9,9 +9,7 @@ use super::sourced::declared_options;
 use super::{begin_functions, flows};
 use crate::sources::check_source;
 use crate::users::UserRegistry;
-use headwater_base::functions::{
-    CallError, FunctionLimits, FunctionReport, Functions, Loading, Run, Source, Subject,
-};
+use headwater_base::functions::{CallError, Functions, Loading, Run, Source, Subject};
 use headwater_base::hash::Secret;
 use headwater_config::{Config, ConfigError, LEAST_FOR_DATA};
 use headwater_engine::{Settings, TableOptions};
@@ -134,30 +132,12 @@ impl Functions for DeclaredFunctions {
         Loading::Failed(String::from("modules are loaded when the server has begun"))
     }
 
-    fn is_loading(&self) -> bool {
-        false
-    }
-
-    fn poll(&mut self) -> bool {
-        false
-    }
-
-    fn remove(&mut self, _: &str) -> bool {
-        false
-    }
-
-    fn list(&self) -> Vec<FunctionReport> {
-        Vec::new()
-    }
-
     fn is_pure(&self, name: &[u8]) -> Option<bool> {
         let module = name.split(|byte| *byte == b'.').next().unwrap_or_default();
         let is_declared = self.declared.iter().any(|declared| declared.as_bytes() == module);
         let found = self.host.as_ref().and_then(|host| host.is_pure(name));
         found.or((self.has_others && !is_declared).then_some(true))
     }
-
-    fn set_limits(&mut self, _: &FunctionLimits) {}
 
     fn call(&mut self, _: &[u8], _: &mut dyn Subject) -> Result<(), CallError> {
         Err(CallError::NoSuchFunction)
