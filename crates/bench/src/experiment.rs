@@ -2,8 +2,10 @@
 
 use crate::measure::{Clock, Run};
 use crate::peer::{Server, System, stop};
+use crate::report::{Case, Report};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
 
 /// Lets each system have its turn, `pairs` times.
 ///
@@ -97,5 +99,75 @@ impl Cost {
             operations: self.operations,
             verified,
         }
+    }
+}
+
+/// What each phase of one system's turn cost.
+#[derive(Clone, Debug)]
+pub struct PhasedRun {
+    /// Everything is brought into the server that is there before the run. Its operations are what is brought.
+    pub load: Run,
+    /// What is read once before the run, if anything is.
+    pub warm: Option<Run>,
+    /// The run itself.
+    pub run: Run,
+}
+
+impl PhasedRun {
+    /// All phases together. Its operations are those of the run.
+    fn whole(&self) -> Run {
+        let phases =
+            || [Some(&self.load), self.warm.as_ref(), Some(&self.run)].into_iter().flatten();
+        Run {
+            server_cpu_s: phases().map(|phase| phase.server_cpu_s).sum(),
+            generator_cpu_s: phases().map(|phase| phase.generator_cpu_s).sum(),
+            wall_s: phases().map(|phase| phase.wall_s).sum(),
+            ..self.run.clone()
+        }
+    }
+}
+
+/// The report of a workload whose systems do some of the work while they are loaded: the run is what is
+/// compared first; loading, warming and the whole stand beside it.
+#[must_use]
+pub fn phased(workload: &'static str, params: Map<String, Value>, turns: &[PhasedRun]) -> Report {
+    let case =
+        |name: &str, runs: Vec<Run>| Case { name: name.to_owned(), params: Map::new(), runs };
+    let of =
+        |phase: fn(&PhasedRun) -> Option<Run>| turns.iter().filter_map(phase).collect::<Vec<_>>();
+    let phases = [
+        case("load", of(|turn| Some(turn.load.clone()))),
+        case("warm", of(|turn| turn.warm.clone())),
+        case("whole", of(|turn| Some(turn.whole()))),
+    ];
+    Report {
+        workload,
+        params,
+        cases: vec![case("run", of(|turn| Some(turn.run.clone())))],
+        phases: phases.into_iter().filter(|phase| !phase.runs.is_empty()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::run;
+
+    #[test]
+    fn the_whole_is_the_sum_of_its_phases_over_the_operations_of_the_run() {
+        let turn = |system, warm: bool| PhasedRun {
+            load: Run { operations: 7, ..run(system, 1, 2.0) },
+            warm: warm.then(|| run(system, 1, 0.5)),
+            run: run(system, 1, 1.0),
+        };
+        let told = phased("twip", Map::new(), &[turn("headwater", false), turn("valkey", false)]);
+        let names =
+            |report: &Report| report.phases.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&told), ["load", "whole"]);
+        let told = phased("twip", Map::new(), &[turn("headwater", true)]);
+        assert_eq!(names(&told), ["load", "warm", "whole"]);
+        let whole = &told.phases[2].runs[0];
+        assert_eq!((whole.server_cpu_s, whole.wall_s, whole.operations), (3.5, 7.0, 1_000));
+        assert_eq!(told.cases[0].runs[0].server_cpu_s, 1.0);
     }
 }

@@ -116,8 +116,7 @@ impl Growth {
             }
             Ok(measured)
         })?;
-        let mut report =
-            Report { workload: "growth", params: self.common.params(), cases: Vec::new() };
+        let mut report = Report::new("growth", self.common.params(), Vec::new());
         for Measured { what, size, run } in runs.into_iter().flatten() {
             let name = format!("{}, {size}", what.name());
             match report.cases.iter_mut().find(|case| case.name == name) {
@@ -360,7 +359,7 @@ mod tests {
             runs: vec![run("headwater", 1, cpu)],
         };
         let cases = vec![case("GET of a store, 1024", 1.0), case("GET of a store, 1048576", 3.0)];
-        let report = Report { workload: "growth", params: Map::new(), cases };
+        let report = Report::new("growth", Map::new(), cases);
         let text = growth_table(&report);
         let row = text.lines().find(|line| line.contains("1048576")).unwrap();
         let words: Vec<&str> = row.split_whitespace().collect();

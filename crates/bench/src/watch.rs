@@ -88,11 +88,8 @@ impl Watch {
             params: Map::new(),
             runs: Vec::new(),
         };
-        let mut report = Report {
-            workload: "watch",
-            params,
-            cases: WatchedKeys::ALL.map(case).into_iter().collect(),
-        };
+        let mut report =
+            Report::new("watch", params, WatchedKeys::ALL.map(case).into_iter().collect());
         let runs = take_turns(&[System::Headwater], self.common.pairs, |_, pair, progress| {
             WatchedKeys::ALL
                 .into_iter()
@@ -230,7 +227,7 @@ mod tests {
             params: Map::new(),
             runs: vec![run("headwater", 1, 0.002)],
         };
-        let text = tell(&Report { workload: "watch", params: Map::new(), cases: vec![case] });
+        let text = tell(&Report::new("watch", Map::new(), vec![case]));
         let row = text.lines().find(|line| line.starts_with("base")).unwrap();
         let words: Vec<&str> = row.split_whitespace().collect();
         let expected = ["base", "range", "500000", "500000–500000", "2.000", "250000", "yes"];

@@ -11,6 +11,8 @@ use headwater_pattern::{Bindings, Component, Pattern};
 
 /// About how many rows of a slice are sampled, to tell where to divide a range.
 const SAMPLED: usize = 64;
+/// A range whose source spans have fewer rows than this, on average, is gathered if it may be: to look for rows in a span costs as much as some rows.
+const ROWS_A_SPAN: usize = 4;
 
 impl Execution<'_> {
     /// A key that divides the range such that the part before it has about half of the outputs that were found
@@ -18,6 +20,10 @@ impl Execution<'_> {
     pub(crate) fn dividing_key(&self) -> Option<Vec<u8>> {
         if self.missed + self.skipped > (self.values + self.skipped) / 4 {
             // The range is a part already of what these rows are read for: each further part would read them again, or pass them over.
+            return None;
+        }
+        if self.may_gather && self.values > 0 && self.spans.len() > self.values / ROWS_A_SPAN {
+            // Each part would look for rows of its own in each span of the whole.
             return None;
         }
         let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));

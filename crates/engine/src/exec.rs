@@ -16,7 +16,7 @@ use crate::gaps::Ahead;
 use crate::gather::Step;
 use crate::relate::is_point;
 use crate::rows::LookedAt;
-use crate::span::{Span, follow_span};
+use crate::span::{Spans, follow_span};
 use crate::status::{Fixed, StatusId};
 use crate::tuples::Tuples;
 use crate::views::Views;
@@ -24,7 +24,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_pattern::{Bindings, Mode, containing_range};
+use headwater_pattern::{Bindings, Mode, put_containing_range};
 use headwater_store::WARM_MAX;
 
 /// A range of which a source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
@@ -55,7 +55,7 @@ pub(crate) struct Execution<'r> {
     /// The status range for whose updaters spans are collected, and what it fixes.
     pub(crate) follow: Option<(&'r KeyRange, Fixed)>,
     pub(crate) tuples: Tuples,
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Spans,
     pub(crate) read: Vec<StatusId>,
     extent: Extent,
     /// Outputs of several homes may come out, of which only own ones are wanted.
@@ -108,7 +108,7 @@ impl<'r> Execution<'r> {
             range,
             follow: None,
             tuples: Tuples::default(),
-            spans: Vec::new(),
+            spans: Spans::default(),
             read: Vec::new(),
             extent: Extent::Whole,
             sifted: false,
@@ -250,32 +250,47 @@ impl Engine {
             return;
         }
         let plan = execution.plan.clone();
-        let pattern = plan.pattern(level);
-        let span = containing_range(&plan.join.output, execution.range, pattern, bindings);
-        let Some(span) = span else { return };
-        if self.is_missing_ahead(execution, level, &span) {
+        let mut span = self.scratch.span_rooms.pop().unwrap_or_else(KeyRange::all);
+        let (output, pattern) = (&plan.join.output, plan.pattern(level));
+        if put_containing_range(output, execution.range, pattern, bindings, &mut span) {
+            self.visit_span(execution, &plan, level, bindings, &span);
+        }
+        self.scratch.span_rooms.push(span);
+    }
+
+    /// Runs the loop over the keys of a source in `span`, and those within it.
+    fn visit_span(
+        &mut self,
+        execution: &mut Execution<'_>,
+        plan: &Rc<Plan>,
+        level: usize,
+        bindings: &Bindings<'_>,
+        span: &KeyRange,
+    ) {
+        if self.is_missing_ahead(execution, level, span) {
             execution.limit(Extent::Cut);
             return;
         }
-        if self.prepare(execution, level, &span).is_err() {
+        if self.prepare(execution, level, span).is_err() {
             execution.limit(Extent::Lacking);
         }
-        let is_stepped = execution.is_stepped(level, &span);
+        let pattern = plan.pattern(level);
+        let is_stepped = execution.is_stepped(level, span);
         let mut step = if is_stepped { execution.step.take() } else { None };
-        let rest = step.as_ref().map(|step| step.rest_of(&span));
-        let looked_at = rest.as_ref().unwrap_or(&span);
+        let rest = step.as_ref().map(|step| step.rest_of(span));
+        let looked_at = rest.as_ref().unwrap_or(span);
         if level == plan.value_source() {
-            self.collect_tuples(execution, &plan, bindings, looked_at, &mut step);
+            self.collect_tuples(execution, plan, bindings, looked_at, &mut step);
             if is_stepped {
                 execution.step = step;
             }
-            follow_span(execution, &plan, level, bindings, span);
+            follow_span(execution, plan, level, bindings, span);
             return;
         }
         let (mut text, mut visited): (Vec<u8>, u64) = (Vec::new(), 1);
         let mut ends: Vec<usize> = Vec::new();
         // More rows than these are of use only where they do not tell where to divide the range.
-        let divides = divides(&plan, level, bindings) && !plan.has_lens(level);
+        let divides = divides(plan, level, bindings) && !plan.has_lens(level);
         let most = if divides { execution.rows_max } else { usize::MAX };
         let crowded_from = if divides { usize::MAX } else { execution.crowded_from(is_stepped) };
         let (mut leading, mut looked, mut is_crowded) = (0, 0, false);
@@ -298,13 +313,13 @@ impl Engine {
                 // A span may have to hold more keys than lead into the range.
                 let leads = match most {
                     usize::MAX => pattern.matches(key),
-                    _ => leads_into(execution.range, &plan, (pattern, key), bindings, &mut prefix),
+                    _ => leads_into(execution.range, plan, (pattern, key), bindings, &mut prefix),
                 };
                 leading += usize::from(leads);
                 if leading > most {
                     return ControlFlow::Break(());
                 }
-                if divides && execution.is_too_far(&plan, (pattern, key), bindings, &mut prefix) {
+                if divides && execution.is_too_far(plan, (pattern, key), bindings, &mut prefix) {
                     return ControlFlow::Break(());
                 }
                 if leads {
@@ -323,7 +338,7 @@ impl Engine {
             execution.step = step;
         }
         if is_crowded {
-            execution.note_crowded(&plan, bindings, is_stepped);
+            execution.note_crowded(plan, bindings, is_stepped);
         }
         if is_crowded || execution.ahead.as_ref().is_some_and(Ahead::is_over) {
             execution.limit(Extent::Cut);
@@ -333,11 +348,11 @@ impl Engine {
             execution.rows += leading;
         }
         if divides && self.is_over(execution) && ends.len() > 1 {
-            sample_rows(execution, &plan, level, bindings, (&text, &ends));
+            sample_rows(execution, plan, level, bindings, (&text, &ends));
             return;
         }
-        follow_span(execution, &plan, level, bindings, span);
-        self.descend(execution, &plan, level, bindings, (&text, &ends));
+        follow_span(execution, plan, level, bindings, span);
+        self.descend(execution, plan, level, bindings, (&text, &ends));
     }
 
     /// Runs the loops below a level for each of its rows: their text, and where each ends.
@@ -350,6 +365,8 @@ impl Engine {
         (text, ends): (&[u8], &[usize]),
     ) {
         let mut start = 0;
+        let mut inner = *bindings;
+        let mark = inner.mark();
         for (at, &end) in ends.iter().enumerate() {
             if execution.extent == Extent::Cut {
                 break;
@@ -357,7 +374,7 @@ impl Engine {
             if at % WARM_MAX == 0 {
                 self.warm_level(plan, level, bindings, &text[start..], &ends[at..], start);
             }
-            let mut inner = *bindings;
+            inner.restore(mark);
             execution.note_progress(level, (at + 1, ends.len()));
             if plan.source(level).bind(&text[start..end], &mut inner)
                 && (!execution.sifted || self.base.may_own(plan, &inner))

@@ -298,7 +298,7 @@ impl Engine {
         status.rooted = rooted;
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
         status.visited = visited;
-        self.link(id, spans, read);
+        self.link(id, &spans, read);
         let folded = match best {
             Some(best) => best,
             None => self.fold(&plan, tuples),
@@ -355,7 +355,7 @@ impl Engine {
         let status = self.views.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         status.visited += visited;
-        self.link(id, spans, read);
+        self.link(id, &spans, read);
         let folded = self.fold(&plan, tuples);
         self.views.catalog.join_mut(join).counters.fills += 1;
         self.put_all(join, gap, folded);

@@ -162,7 +162,7 @@ impl Engine {
         let status = self.views.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
         status.visited += visited;
-        self.link(id, spans, read);
+        self.link(id, &spans, read);
         let next = step.and_then(|step| step.next);
         if let (Some(gathering), Some(_)) = (self.views.gatherings.get_mut(&id), &next) {
             gathering.source = stepped;

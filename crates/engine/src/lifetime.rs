@@ -4,9 +4,9 @@
 //! note of its group, its targets (R3), and which ranges it has read and is read by (R4).
 
 use crate::engine::Engine;
-use crate::span::Span;
+use crate::span::Spans;
 use crate::status::{Fixed, Status, StatusId, is_open};
-use crate::updaters::{ContextId, Reader, Target, UpdaterId, decode};
+use crate::updaters::{ContextId, Reader, SortedSet, Target, UpdaterId, decode};
 use crate::views::Views;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ impl Engine {
             sifted,
             group,
             work: None,
-            targets: crate::updaters::SortedSet::default(),
+            targets: SortedSet::default(),
             dependents: BTreeSet::new(),
             sources: BTreeSet::new(),
             since: self.now,
@@ -113,38 +113,53 @@ impl Engine {
     }
 
     /// Adds targets for the spans, and notes the status ranges read.
-    pub(super) fn link(&mut self, id: StatusId, spans: Vec<Span>, read: Vec<StatusId>) {
+    pub(super) fn link(&mut self, id: StatusId, spans: &Spans, read: Vec<StatusId>) {
         debug_assert!(!self.views.fan_outs.concern(id), "N1");
         let join = self.views.statuses.get(id).join;
         if !self.views.catalog.join(join).mode().is_maintained() {
             return;
         }
-        // All are found before the first is changed: the misses of many finds overlap.
         let mut found = core::mem::take(&mut self.scratch.updater_room);
         found.clear();
-        for span in &spans {
-            let reader = Reader { join, source: span.source as u32 };
-            let updater = self.views.updaters.find_or_create(reader, span.prefix());
-            self.views.updaters.fetch_end(updater);
-            found.push(updater);
-        }
+        self.views.updaters.find_or_create_each(join, spans, &mut found);
+        let mut targets = core::mem::take(&mut self.scratch.member_room);
+        targets.clear();
+        let mut listening = None;
         for (span, &updater) in spans.iter().zip(&found) {
-            let context = self.views.updaters.contexts.intern(&span.context);
-            let target = Target::new(id, context);
-            let depths = &mut self.views.catalog.join_mut(join).depths[span.source];
-            let listens = core::mem::replace(depths, *depths | 1 << span.depth) != 0;
-            if !listens {
-                self.views.catalog.listen(Reader { join, source: span.source as u32 }, true);
+            if listening.replace((span.source, span.depth)) != Some((span.source, span.depth)) {
+                self.listen_at(join, span.source, span.depth);
             }
-            if self.views.statuses.get_mut(id).targets.insert((updater, context)) {
-                self.views.updaters.add(updater, span.prefix(), &span.range, target);
+            targets.push((updater, self.views.updaters.contexts.intern(span.context)));
+        }
+        // A range that has none yet has all of them from one execution.
+        let held = &mut self.views.statuses.get_mut(id).targets;
+        let all = if held.is_empty() { SortedSet::of_distinct(&targets) } else { None };
+        let are_new = all.is_some();
+        if let Some(all) = all {
+            *held = all;
+        }
+        for (span, &(updater, context)) in spans.iter().zip(&targets) {
+            let is_new =
+                are_new || self.views.statuses.get_mut(id).targets.insert((updater, context));
+            if is_new {
+                let target = Target::new(id, context);
+                self.views.updaters.add(updater, span.prefix, span.ends, target);
             } else {
                 self.views.updaters.contexts.release(context);
             }
         }
         self.scratch.updater_room = found;
+        self.scratch.member_room = targets;
         for source in read {
             self.depend(id, source);
+        }
+    }
+
+    /// Notes that updaters of a source of a join watch keys by so many leading components.
+    fn listen_at(&mut self, join: u32, source: usize, depth: usize) {
+        let depths = &mut self.views.catalog.join_mut(join).depths[source];
+        if core::mem::replace(depths, *depths | 1 << depth) == 0 {
+            self.views.catalog.listen(Reader { join, source: source as u32 }, true);
         }
     }
 
@@ -313,15 +328,15 @@ impl Views {
     }
 
     /// Removes the targets of spans that led to nothing any more.
-    pub(super) fn unlink(&mut self, id: StatusId, spans: Vec<Span>) {
+    pub(super) fn unlink(&mut self, id: StatusId, spans: &Spans) {
         debug_assert!(!self.fan_outs.concern(id), "N1");
         let join = self.statuses.get(id).join;
-        for span in spans {
+        for span in spans.iter() {
             let reader = Reader { join, source: span.source as u32 };
-            let Some(updater) = self.updaters.find(reader, span.prefix()) else { continue };
-            let context = self.updaters.contexts.intern(&span.context);
+            let Some(updater) = self.updaters.find(reader, span.prefix) else { continue };
+            let context = self.updaters.contexts.intern(span.context);
             if self.statuses.get_mut(id).targets.remove((updater, context)) {
-                self.updaters.remove(updater, &span.range, Target::new(id, context));
+                self.updaters.remove(updater, span.ends, Target::new(id, context));
                 self.updaters.contexts.release(context);
             }
             self.updaters.contexts.release(context);
@@ -335,9 +350,9 @@ impl Views {
         self.statuses.get(id).targets.extend(&mut targets);
         for (updater, context) in targets {
             let span = self.span_of_target(id, &range, updater, context);
-            self.updaters.remove(updater, &span, Target::new(id, context));
+            self.updaters.remove(updater, (&span.first, &span.last), Target::new(id, context));
             self.updaters.contexts.release(context);
         }
-        self.statuses.get_mut(id).targets = crate::updaters::SortedSet::default();
+        self.statuses.get_mut(id).targets = SortedSet::default();
     }
 }

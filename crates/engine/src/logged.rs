@@ -227,13 +227,13 @@ impl Engine {
         let status = self.views.statuses.get_mut(id);
         if is_there {
             status.visited += visited;
-            self.link(id, spans, read);
+            self.link(id, &spans, read);
         } else {
             status.visited = status.visited.saturating_sub(visited);
             if let Some(work) = &mut status.work {
                 work.taken_out.took(visited);
             }
-            self.views.unlink(id, spans);
+            self.views.unlink(id, &spans);
         }
         self.apply_tuples(id, &tuples, is_there);
         tuples.release(&mut self.store.pool);

@@ -371,7 +371,7 @@ impl Engine {
         if let Some(work) = &mut self.views.statuses.get_mut(id).work {
             work.invalid = false;
         }
-        self.link(id, spans, read);
+        self.link(id, &spans, read);
         self.views.statuses.get_mut(id).since = self.now;
         self.settle(id);
         self.replace_outputs(id, &range, folded);

@@ -17,7 +17,7 @@ use core::ops::ControlFlow;
 use headwater_base::KeyRange;
 use headwater_base::key::SEPARATOR;
 use headwater_pattern::lens::Look;
-use headwater_pattern::{Component, Passing, Source};
+use headwater_pattern::{Component, Source};
 use headwater_pool::{Pool, ValueRef};
 use headwater_store::{Scan, TableId};
 
@@ -35,12 +35,15 @@ pub(crate) type EachRow<'e> =
 /// Takes a key, the row that it gives, if it gives one, and as how many rows it counts.
 pub(crate) type EachRowAlone<'e> = dyn FnMut(&[u8], Option<&[u8]>, usize) -> ControlFlow<()> + 'e;
 
+/// Tells where the next key may lie that is of use, behind one that is of none ([`headwater_pattern::Passing::next`]).
+pub(crate) type PassOver<'r> = dyn Fn(&[u8]) -> Option<&'r [u8]> + 'r;
+
 /// Which keys of a source are looked at, and in which order.
 #[derive(Clone, Copy)]
 pub(crate) struct LookedAt<'r> {
     pub(crate) span: &'r KeyRange,
     /// Keys that it says are of no use may be left out; for those who begin with the first alone.
-    pub(crate) passing: Option<&'r Passing>,
+    pub(crate) passing: Option<&'r PassOver<'r>>,
     /// The last key comes first.
     pub(crate) is_reverse: bool,
 }
@@ -235,7 +238,7 @@ impl Engine {
             while let Some(first) = from.take() {
                 let scan = Scan { pool, first, last: &span.last, reverse: is_reverse };
                 let _ = table.scan(&scan, &mut room, &mut |key, value| {
-                    if let Some(next) = passing.and_then(|passing| passing.next(key)) {
+                    if let Some(next) = passing.and_then(|passing| passing(key)) {
                         skipped += 1;
                         let weight = usize::from(skipped > SKIPPED_FREE);
                         let flow = on_row(pool, key, value, Some(weight));

@@ -1,6 +1,6 @@
 //! Room that executions and writes use again and again, so that they allocate nothing.
 
-use crate::updaters::{Target, UpdaterId};
+use crate::updaters::{ContextId, Target, UpdaterId};
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_pool::ValueRef;
@@ -19,4 +19,8 @@ pub(crate) struct Scratch {
     pub(crate) prefix_room: Vec<u8>,
     pub(crate) range_room: Option<KeyRange>,
     pub(crate) target_room: Vec<Target>,
+    /// Targets as their status range holds them.
+    pub(crate) member_room: Vec<(UpdaterId, ContextId)>,
+    /// Source spans of the levels of an execution that are within one another.
+    pub(crate) span_rooms: Vec<KeyRange>,
 }

@@ -8,22 +8,81 @@ use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_pattern::{Bindings, containing_range};
 
-/// A source span that an execution read.
+/// The source spans that an execution has read, with their text in one place.
+#[derive(Debug, Default)]
+pub(crate) struct Spans {
+    spans: Vec<Placed>,
+    /// Of each span its first key, its end, and its context.
+    text: Vec<u8>,
+}
+
+/// Where in the text a span is that is kept.
 #[derive(Debug)]
-pub(crate) struct Span {
+struct Placed {
+    source: usize,
+    depth: usize,
+    prefix_bytes: usize,
+    first: usize,
+    last: usize,
+    context: usize,
+    end: usize,
+}
+
+/// A source span that an execution read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'s> {
     pub(crate) source: usize,
     /// How many leading components all keys of the span share.
     pub(crate) depth: usize,
-    prefix_bytes: usize,
-    pub(crate) range: KeyRange,
+    /// These components.
+    pub(crate) prefix: &'s [u8],
+    /// The first key of the span, and what is behind its last.
+    pub(crate) ends: (&'s [u8], &'s [u8]),
     /// Encoded slots.
-    pub(crate) context: Vec<u8>,
+    pub(crate) context: &'s [u8],
 }
 
-impl Span {
-    /// The leading components that all keys of the span share.
-    pub(crate) fn prefix(&self) -> &[u8] {
-        &self.range.first[..self.prefix_bytes]
+impl Spans {
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.spans.clear();
+        self.text.clear();
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Span<'_>> + Clone {
+        self.spans.iter().map(|placed| {
+            let first = &self.text[placed.first..placed.last];
+            Span {
+                source: placed.source,
+                depth: placed.depth,
+                prefix: &first[..placed.prefix_bytes],
+                ends: (first, &self.text[placed.last..placed.context]),
+                context: &self.text[placed.context..placed.end],
+            }
+        })
+    }
+
+    fn push(
+        &mut self,
+        plan: &Plan,
+        source: usize,
+        bindings: &Bindings<'_>,
+        fixed: Fixed,
+        range: &KeyRange,
+    ) {
+        // The range begins with what the bindings give of the pattern.
+        let (depth, prefix_bytes) = plan.pattern(source).bound_prefix_size(bindings);
+        let first = self.text.len();
+        self.text.extend_from_slice(&range.first);
+        let last = self.text.len();
+        self.text.extend_from_slice(&range.last);
+        let context = self.text.len();
+        encode(bindings, !(fixed.slots | plan.prefix_slots(source, depth)), &mut self.text);
+        let end = self.text.len();
+        self.spans.push(Placed { source, depth, prefix_bytes, first, last, context, end });
     }
 }
 
@@ -33,30 +92,14 @@ pub(crate) fn follow_span(
     plan: &Plan,
     level: usize,
     bindings: &Bindings<'_>,
-    span: KeyRange,
+    span: &KeyRange,
 ) {
     let Some((full, fixed)) = execution.follow else { return };
-    let range = if full == execution.range {
-        Some(span)
-    } else {
+    if full == execution.range {
+        execution.spans.push(plan, level, bindings, fixed, span);
+    } else if let Some(range) =
         containing_range(&plan.join.output, full, plan.pattern(level), bindings)
-    };
-    if let Some(range) = range {
-        execution.spans.push(span_of(plan, level, bindings, fixed, range));
+    {
+        execution.spans.push(plan, level, bindings, fixed, &range);
     }
-}
-
-fn span_of(
-    plan: &Plan,
-    source: usize,
-    bindings: &Bindings<'_>,
-    fixed: Fixed,
-    range: KeyRange,
-) -> Span {
-    // The range begins with what the bindings give of the pattern.
-    let (depth, prefix_bytes) = plan.pattern(source).bound_prefix_size(bindings);
-    let mut context = Vec::new();
-    let mask = !(fixed.slots | plan.prefix_slots(source, depth));
-    encode(bindings, mask, &mut context);
-    Span { source, depth, prefix_bytes, range, context }
 }

@@ -7,6 +7,7 @@ use crate::exec::{Execution, Extent};
 use crate::gather::Step;
 use crate::rows::LookedAt;
 use alloc::vec::Vec;
+use core::cell::LazyCell;
 use core::ops::{ControlFlow, Range};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Passing};
@@ -137,14 +138,17 @@ impl Engine {
         let is_stepped = plan.value_source() == execution.stepped;
         let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
         // Where a step goes on, and how many rows it takes, is told by all keys.
-        let passing = match step {
-            None => Passing::of(&plan.join.output, range, &source.pattern, bindings),
-            Some(_) => None,
-        };
         let pick = execution.pick;
         let is_reverse = pick == Some(Pick::Greatest);
-        let passing = passing.as_ref().filter(|_| !is_reverse);
-        let looked_at = LookedAt { span, passing, is_reverse };
+        // Many spans have no keys: what can be passed over is found out at the first.
+        let passing =
+            LazyCell::new(|| Passing::of(&plan.join.output, range, &source.pattern, bindings));
+        let passing = |key: &[u8]| LazyCell::force(&passing).as_ref()?.next(key);
+        let looked_at = LookedAt {
+            span,
+            passing: (step.is_none() && !is_reverse).then_some(&passing),
+            is_reverse,
+        };
         let (ending, mut is_late, mut led) = (self.ending.clone(), false, 0);
         let rows = self.rows(
             execution.join,

@@ -90,8 +90,10 @@ impl Engine {
         let mut prefixes = Vec::with_capacity(text.len());
         let mut bounds = [0; WARM_MAX + 1];
         let mut row = 0;
+        let mut inner = *bindings;
+        let mark = inner.mark();
         for (at, &end) in ends.iter().enumerate() {
-            let mut inner = *bindings;
+            inner.restore(mark);
             if source.bind(&text[row..end - start], &mut inner) {
                 next.bound_prefix(&inner, &mut prefixes);
             }

@@ -69,13 +69,14 @@ impl<'k> Bindings<'k> {
 
     /// Which slots are bound, to come back to with [`Bindings::restore`].
     #[inline]
-    pub(crate) fn mark(&self) -> u32 {
+    #[must_use]
+    pub fn mark(&self) -> u32 {
         self.bound
     }
 
     /// Unbinds what was bound since `mark` was taken; no slot bound then may have changed.
     #[inline]
-    pub(crate) fn restore(&mut self, mark: u32) {
+    pub fn restore(&mut self, mark: u32) {
         self.bound = mark;
     }
 }

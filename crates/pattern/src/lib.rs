@@ -35,7 +35,7 @@ pub use error::JoinError;
 pub use filed::Filed;
 pub use join::{Join, Keep, Mode, Operator, Source};
 pub use pattern::{Component, Pattern};
-pub use range::{Passing, containing_range, fixed_slots};
+pub use range::{Passing, containing_range, fixed_slots, put_containing_range};
 
 /// Most slots that any join may have; `Limits::slots_max` may only lower it.
 pub const SLOTS_MAX: usize = 32;

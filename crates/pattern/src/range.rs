@@ -50,25 +50,40 @@ pub fn containing_range(
     source: &Pattern,
     bound: &Bindings<'_>,
 ) -> Option<KeyRange> {
-    if !source.admits(bound) {
-        return None;
-    }
-    // Every source key starts with what `bound` gives; cells are compared behind that.
     let capacity = source.table.len() + range.first.len() + range.last.len() + 16;
-    let mut lead = Vec::with_capacity(capacity);
-    let given = source.bound_prefix(bound, &mut lead);
-    if let Some(stem) = rest_of_prefix(output, range, source, given, bound) {
-        let mut last = lead.clone();
-        if let Some(separator) = last.last_mut() {
-            *separator = SEPARATOR + 1;
-        }
-        lead.extend_from_slice(stem);
-        return Some(KeyRange { first: lead, last });
-    }
-    by_cells(output, range, source, bound, given, lead)
+    let mut found =
+        KeyRange { first: Vec::with_capacity(capacity), last: Vec::with_capacity(capacity) };
+    put_containing_range(output, range, source, bound, &mut found).then_some(found)
 }
 
-/// The containing range by a look at every cell. `lead` is what `bound` gives of the source key, its
+/// As [`containing_range`], which is put in the place of `found`; whether there is a key. If not, what `found` is means nothing.
+#[must_use]
+pub fn put_containing_range(
+    output: &Pattern,
+    range: &KeyRange,
+    source: &Pattern,
+    bound: &Bindings<'_>,
+    found: &mut KeyRange,
+) -> bool {
+    if !source.admits(bound) {
+        return false;
+    }
+    // Every source key starts with what `bound` gives; cells are compared behind that.
+    found.first.clear();
+    let given = source.bound_prefix(bound, &mut found.first);
+    found.last.clear();
+    found.last.extend_from_slice(&found.first);
+    if let Some(stem) = rest_of_prefix(output, range, source, given, bound) {
+        if let Some(separator) = found.last.last_mut() {
+            *separator = SEPARATOR + 1;
+        }
+        found.first.extend_from_slice(stem);
+        return true;
+    }
+    by_cells(output, range, source, bound, given, found)
+}
+
+/// The containing range by a look at every cell. Both ends of `found` are what `bound` gives of the source key, its
 /// first `given` components.
 fn by_cells(
     output: &Pattern,
@@ -76,12 +91,10 @@ fn by_cells(
     source: &Pattern,
     bound: &Bindings<'_>,
     given: usize,
-    lead: Vec<u8>,
-) -> Option<KeyRange> {
-    let mut copy = Vec::with_capacity(lead.capacity());
-    copy.extend_from_slice(&lead);
-    let mut least = Edge::new(Side::Least, lead);
-    let mut greatest = Edge::new(Side::Greatest, copy);
+    found: &mut KeyRange,
+) -> bool {
+    let mut least = Edge::new(Side::Least, core::mem::take(&mut found.first));
+    let mut greatest = Edge::new(Side::Greatest, core::mem::take(&mut found.last));
     let may_misfit = source.has_widths();
     visit_cells(output, range, bound, |bindings, tail| {
         if !may_misfit || source.admits(bindings) {
@@ -89,10 +102,10 @@ fn by_cells(
             greatest.offer(source, given, bindings, tail);
         }
     });
-    if least.vacant {
-        return None;
-    }
-    Some(KeyRange { first: least.bytes, last: greatest.into_end() })
+    let is_found = !least.vacant;
+    found.first = least.bytes;
+    found.last = greatest.into_end();
+    is_found
 }
 
 /// Where the output range is all of a bound prefix from some value of the next slot on, and that
@@ -465,10 +478,12 @@ mod tests {
                 }
                 let mut lead = Vec::new();
                 let given = source.bound_prefix(&bound, &mut lead);
+                let mut by_cells = KeyRange { first: lead.clone(), last: lead };
+                let any = super::by_cells(output, &range, source, &bound, given, &mut by_cells);
                 short += u32::from(rest_of_prefix(output, &range, source, given, &bound).is_some());
                 assert_eq!(
                     containing_range(output, &range, source, &bound),
-                    by_cells(output, &range, source, &bound, given, lead),
+                    any.then_some(by_cells),
                     "{join} over {range:?} under {bound:?}"
                 );
             }

@@ -141,6 +141,23 @@ impl Graph {
     /// the same arguments.
     #[must_use]
     pub fn generate(users: usize, mean: f64, seed: u64) -> Self {
+        // At most a quarter of all users: beyond it the draw of distinct followees crawls.
+        let most = (users as f64 / 4.0).clamp(1.0, 5_000.0);
+        let least = pareto_least(mean.min(most * 0.9), most);
+        Self::draw(users, seed, |rng| pareto(rng, least, most))
+    }
+
+    /// A graph of `users` users of whom each follows `least` to `most` others, any number as often as another; the
+    /// same for the same arguments. How many follow a user goes by a power law, as in [`Graph::generate`].
+    #[must_use]
+    pub fn uniform(users: usize, least: usize, most: usize, seed: u64) -> Self {
+        let ceiling = (users / 4).max(1);
+        let (least, most) = (least.min(ceiling), most.min(ceiling));
+        Self::draw(users, seed, |rng| (least + rng.index(most + 1 - least)) as f64)
+    }
+
+    /// A graph whose users follow as many others as `wanted` draws for each.
+    fn draw(users: usize, seed: u64, mut draw_wanted: impl FnMut(&mut Rng) -> f64) -> Self {
         if users < 2 {
             return Self { users, follows: vec![Vec::new(); users] };
         }
@@ -151,14 +168,11 @@ impl Graph {
         let mut by_rank: Vec<u32> = (0..users as u32).collect();
         rng.shuffle(&mut by_rank);
 
-        // At most a quarter of all users: beyond it the draw of distinct followees crawls.
-        let most = (users as f64 / 4.0).clamp(1.0, 5_000.0);
-        let least = pareto_least(mean.min(most * 0.9), most);
         let mut chosen_by = vec![u32::MAX; users];
         let mut follows = Vec::with_capacity(users);
         for user in 0..users as u32 {
             chosen_by[user as usize] = user;
-            let wanted = pareto(&mut rng, least, most).min((users - 1) as f64);
+            let wanted = draw_wanted(&mut rng).min((users - 1) as f64);
             // The fraction decides by chance, so that the mean survives rounding.
             let wanted = wanted as usize + usize::from(rng.unit() < wanted.fract());
             let mut list = Vec::with_capacity(wanted);

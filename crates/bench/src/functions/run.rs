@@ -106,7 +106,7 @@ impl Functions {
         let mut params = self.common.params();
         params.insert(String::from("keys"), json!(self.keys));
         params.insert(String::from("pipeline"), json!(self.pipeline));
-        let mut report = Report { workload: "functions", params, cases: Vec::new() };
+        let mut report = Report::new("functions", params, Vec::new());
         let stores = self.stores(&mut report);
         let launch = self.common.launch(0)?;
         launch.check(&systems)?;

@@ -7,12 +7,10 @@ use super::site::{Params, Plan, Session, Site};
 use super::{Page, Pages};
 use crate::args::{Common, within};
 use crate::drive::{Driver, drive};
-use crate::experiment::{Cost, Progress, take_turns};
-use crate::measure::Run;
+use crate::experiment::{Cost, PhasedRun, Progress, phased, take_turns};
 use crate::peer::{Launch, Server, System, stop};
-use crate::report::{Case, Report};
 use crate::wire::Connection;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use headwater_workload::Rng;
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -67,16 +65,10 @@ impl Newp {
         stop::handle_signals()?;
         let params = self.params()?;
         let plan = Plan::draw(params);
-        let mut report = Report {
-            workload: "newp",
-            params: self.told(&params),
-            cases: vec![Case { name: String::new(), params: Map::new(), runs: Vec::new() }],
-        };
-        report.cases[0].runs =
-            take_turns(&systems, self.common.pairs, |system, pair, progress| {
-                self.one(&plan, &launch, system, pair, progress)
-            })?;
-        self.common.tell(&report)
+        let turns = take_turns(&systems, self.common.pairs, |system, pair, progress| {
+            self.one(&plan, &launch, system, pair, progress)
+        })?;
+        self.common.tell(&phased("newp", self.told(&params), &turns))
     }
 
     fn params(&self) -> Result<Params> {
@@ -120,7 +112,7 @@ impl Newp {
         system: System,
         pair: usize,
         progress: &Progress,
-    ) -> Result<Run> {
+    ) -> Result<PhasedRun> {
         let server = Server::start(system, launch)?;
         let mut site = plan.site.clone();
         let mut pages: Box<dyn Pages> = match system {
@@ -130,7 +122,10 @@ impl Newp {
         };
         let mut control = server.connect()?;
         progress.phase("loading", u64::from(plan.params.votes));
-        pages.load(&site, &mut control).with_context(|| format!("it printed: {}", server.log()))?;
+        let loading = Cost::of(&server, || {
+            pages.load(&site, &mut control)?;
+            Ok(plan.params.items())
+        })?;
         let mut connections = (0..self.common.connections)
             .map(|_| {
                 let mut connection = server.connect()?;
@@ -139,12 +134,16 @@ impl Newp {
             })
             .collect::<Result<Vec<_>>>()?;
         pages.prepare(&mut control)?;
-        if self.warm {
+        let warming = self.warm.then(|| {
             progress.phase("warming", u64::from(plan.params.articles));
-            for article in 0..plan.params.articles {
-                read_one(&mut *pages, &mut control, &site, article)?;
-            }
-        }
+            Cost::of(&server, || {
+                for article in 0..plan.params.articles {
+                    read_one(&mut *pages, &mut control, &site, article)?;
+                }
+                Ok(u64::from(plan.params.articles))
+            })
+        });
+        let warming = warming.transpose()?;
         progress.phase("running", plan.schedule.operations());
         let lanes = (0..connections.len()).map(|_| Lane::default()).collect();
         let mut driver = NewpDriver { site: &mut site, pages: &mut *pages, lanes };
@@ -162,7 +161,11 @@ impl Newp {
                 break;
             }
         }
-        Ok(cost.run(system, pair, verified))
+        Ok(PhasedRun {
+            load: loading.run(system, pair, verified),
+            warm: warming.map(|cost| cost.run(system, pair, verified)),
+            run: cost.run(system, pair, verified),
+        })
     }
 }
 

@@ -79,6 +79,14 @@ pub struct Site {
     article: Vec<u8>,
 }
 
+impl Params {
+    /// Articles, comments and votes before the run.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        u64::from(self.articles) + u64::from(self.comments) + u64::from(self.votes)
+    }
+}
+
 impl Plan {
     /// Draws a site and its visits.
     #[must_use]

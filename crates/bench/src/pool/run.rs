@@ -53,7 +53,7 @@ impl Pool {
             runs: Vec::new(),
         });
         let cases = cases.to_vec();
-        let mut report = Report { workload: "pool", params: self.common.params(), cases };
+        let mut report = Report::new("pool", self.common.params(), cases);
         for pair in 1..=self.common.pairs {
             for &system in &names {
                 stop::check()?;

@@ -58,7 +58,7 @@ mod tests {
         (theirs.wall_s, theirs.operations) = (0.0025, 1000);
         let (name, params) = (String::from("delete"), Map::new());
         let cases = vec![Case { name, params, runs: vec![ours, theirs] }];
-        let text = table(&Report { workload: "pool", params: Map::new(), cases });
+        let text = table(&Report::new("pool", Map::new(), cases));
         let row = text.lines().find(|line| line.starts_with("delete")).unwrap();
         let words: Vec<&str> = row.split_whitespace().collect();
         let expected =

@@ -166,12 +166,7 @@ impl<'a> Matrix<'a> {
     fn new(common: &'a Common, workload: &'static str, keys: u32) -> Self {
         let mut params = common.params();
         params.insert(String::from("keys"), json!(keys));
-        Self {
-            common,
-            keys,
-            stores: Vec::new(),
-            report: Report { workload, params, cases: vec![] },
-        }
+        Self { common, keys, stores: Vec::new(), report: Report::new(workload, params, Vec::new()) }
     }
 
     fn add_points(&mut self, operation: Operation, values: &[usize], pipelines: &[usize]) {

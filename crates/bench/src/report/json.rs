@@ -3,6 +3,7 @@
 //! One case: `{"workload", "params", "runs": [{"system", "pair", "server_cpu_s",
 //! "generator_cpu_s", "wall_s", "rss_bytes_max", "operations", "verified"}], "median":
 //! {system: {…}}, "ratios": {peer: {"server_cpu", "wall", "rss", "total_cpu", "range"}}}`.
+//! A workload of several phases has `"phases"`, an array of such objects with a `"name"`: `"load"`, `"warm"`, `"whole"`.
 //! A matrix has `"cases"`, an array of such objects, beside `"workload"` and `"params"`; cases that have names have `"name"`.
 
 use super::{BASE, Case, Report};
@@ -14,7 +15,14 @@ use serde_json::{Map, Value, json};
 #[must_use]
 pub fn of(report: &Report) -> Value {
     match report.cases.as_slice() {
-        [case] => object(report.workload, &report.params, case),
+        [case] => {
+            let mut told = object(report.workload, &report.params, case);
+            if !report.phases.is_empty() {
+                let phase = |phase| object(report.workload, &Map::new(), phase);
+                told["phases"] = report.phases.iter().map(phase).collect();
+            }
+            told
+        }
         cases => {
             let cases: Vec<Value> =
                 cases.iter().map(|case| object(report.workload, &Map::new(), case)).collect();

@@ -23,6 +23,8 @@ pub struct Report {
     pub params: Map<String, Value>,
     /// What was measured: one case, or several of a matrix.
     pub cases: Vec<Case>,
+    /// What else was measured around the only case, each with the name of its phase; none in most workloads.
+    pub phases: Vec<Case>,
 }
 
 /// Runs that are compared with one another.
@@ -120,10 +122,16 @@ impl Case {
 }
 
 impl Report {
+    /// What was measured in `cases`, without phases around it.
+    #[must_use]
+    pub fn new(workload: &'static str, params: Map<String, Value>, cases: Vec<Case>) -> Self {
+        Self { workload, params, cases, phases: Vec::new() }
+    }
+
     /// Whether every run was verified.
     #[must_use]
     pub fn verified(&self) -> bool {
-        self.cases.iter().flat_map(|case| &case.runs).all(|run| run.verified)
+        self.cases.iter().chain(&self.phases).flat_map(|case| &case.runs).all(|run| run.verified)
     }
 }
 
@@ -171,7 +179,7 @@ pub(crate) mod tests {
         ];
         let case = Case { name: String::new(), params: Map::new(), runs };
         let params = Map::from_iter([(String::from("seed"), Value::from(1))]);
-        Report { workload: "twip", params, cases: vec![case] }
+        Report::new("twip", params, vec![case])
     }
 
     #[test]

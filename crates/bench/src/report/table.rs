@@ -17,7 +17,7 @@ pub fn of(report: &Report) -> String {
         rows(&mut text, &matrix(report));
         return text;
     }
-    for case in &report.cases {
+    for case in report.phases.iter().chain(&report.cases) {
         let name = if case.name.is_empty() { String::new() } else { format!(" {}", case.name) };
         let _ = writeln!(text, "\n{}{name}", report.workload);
         rows(&mut text, &grid(case));

@@ -121,7 +121,7 @@ impl Scale {
             let runs = of().map(|measured| measured.run.clone()).collect();
             Case { name: format!("{shards} shards"), params, runs }
         });
-        common.write(&Report { workload: "scale", params, cases: cases.collect() })
+        common.write(&Report::new("scale", params, cases.collect()))
     }
 
     fn check(&self) -> Result<()> {

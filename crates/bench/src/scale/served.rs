@@ -23,7 +23,7 @@ pub fn run(
     let launch = Launch { arguments, ..launch.clone() };
     let progress = Progress::new(System::Headwater, pair, twip.common().pairs);
     let mut seen = Vec::new();
-    let run = twip.one(plan, &launch, System::Headwater, pair, &progress, &mut |control| {
+    let turn = twip.one(plan, &launch, System::Headwater, pair, &progress, &mut |control| {
         seen.push(look(control)?);
         Ok(())
     })?;
@@ -38,7 +38,7 @@ pub fn run(
         bytes: after.bytes - before.bytes,
         replica_bytes: after.replica_bytes,
     };
-    Ok(Measured { shards, run, crossed })
+    Ok(Measured { shards, run: turn.run, crossed })
 }
 
 /// What INFO tells of the shards.

@@ -82,11 +82,11 @@ impl Top {
         launch.pinning.enter_generator()?;
         stop::handle_signals()?;
         let plan = self.draw()?;
-        let mut report = Report {
-            workload: "top",
-            params: self.told(&plan),
-            cases: vec![Case { name: String::new(), params: Map::new(), runs: Vec::new() }],
-        };
+        let mut report = Report::new(
+            "top",
+            self.told(&plan),
+            vec![Case { name: String::new(), params: Map::new(), runs: Vec::new() }],
+        );
         report.cases[0].runs =
             take_turns(&systems, self.common.pairs, |system, pair, progress| {
                 self.one(&plan, &launch, system, pair, progress)

@@ -68,9 +68,9 @@ pub struct Post<'a> {
 
 /// How timelines are kept in one system.
 ///
-/// In a batch all reads come first (between `begin_reads` and `end_reads`, so that a system
-/// can be asked for many at once), then posts and subscriptions. The second half of a post or
-/// a subscription is written by `after_post` and `after_subscribe`, which tell how many
+/// A batch is sent in the order in which its operations happen. Reads that follow one another stand between
+/// `begin_reads` and `end_reads`, so that a system can be asked for many at once. The second half of a post
+/// or a subscription is written by `after_post` and `after_subscribe`, which tell how many
 /// replies [`Backend::skip`] will have to read for it.
 pub trait Backend {
     /// Brings the graph and the first posts into a server.
@@ -87,11 +87,11 @@ pub trait Backend {
         Ok(())
     }
 
-    /// Starts the reads of a batch.
+    /// Starts reads that follow one another.
     fn begin_reads(&mut self, _out: &mut Vec<u8>) {}
     /// Asks for the posts in `user`'s timeline at `since` or later.
     fn read(&mut self, out: &mut Vec<u8>, user: u32, since: u32);
-    /// Ends the reads of a batch.
+    /// Ends reads that follow one another.
     fn end_reads(&mut self, _out: &mut Vec<u8>) {}
 
     /// Takes the answer to one read; `each` gets the posts if it is wanted.
@@ -104,7 +104,7 @@ pub trait Backend {
         since: u32,
         each: Option<&mut Vec<Entry>>,
     ) -> io::Result<Seen>;
-    /// Takes what follows the answers to all reads of a batch.
+    /// Takes what follows the answers to reads that follow one another.
     ///
     /// # Errors
     /// As for [`Backend::seen`].

@@ -4,10 +4,34 @@ use crate::drive::Schedule;
 use headwater_workload::{Graph, Rng, TweetLengths};
 use std::collections::HashSet;
 
-/// The shares of the operations, in percent.
-const LOGINS: usize = 5;
-const SUBSCRIPTIONS: usize = 9;
-const CHECKS: usize = 85;
+/// How many logins, subscriptions and checks there are for each post.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mix {
+    /// Reads of the recent timeline.
+    pub logins: usize,
+    /// New subscriptions.
+    pub subscriptions: usize,
+    /// Reads of what is new.
+    pub checks: usize,
+}
+
+impl Mix {
+    /// That of the Pequod paper.
+    pub const PAPER: Self = Self { logins: 5, subscriptions: 9, checks: 85 };
+    /// That of Pequod's prototype, as its program has it. It logs users out; each of them logs in again.
+    pub const PROTOTYPE: Self = Self { logins: 5, subscriptions: 10, checks: 100 };
+
+    fn sum(self) -> usize {
+        self.logins + self.subscriptions + self.checks
+    }
+
+    /// The percent of posts.
+    #[must_use]
+    pub fn posting(self) -> f64 {
+        100.0 / (self.sum() + 1) as f64
+    }
+}
+
 /// Different texts; a post's moment chooses one.
 const TEXTS: usize = 4096;
 /// One in so many users is a celebrity in the variant that has them.
@@ -24,6 +48,14 @@ pub enum Kind {
     Subscribe,
     /// Posts.
     Post,
+}
+
+impl Kind {
+    /// Whether it reads a timeline.
+    #[must_use]
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::Login | Self::Check)
+    }
 }
 
 /// One operation.
@@ -46,8 +78,12 @@ pub struct Params {
     pub seldom: f64,
     /// How many times as often the others come.
     pub seldom_times: f64,
-    /// Percent of the operations that are posts.
+    /// What is done for each post, where posts have the share that goes with it.
+    pub mix: Mix,
+    /// Percent of the operations that are posts; the others keep their ratio.
     pub posting: f64,
+    /// Bytes of each post; those of real ones if not given.
+    pub text_bytes: Option<usize>,
     /// Incremental checks per active user.
     pub checks: f64,
     /// Posts before the run.
@@ -86,7 +122,14 @@ impl Plan {
     pub fn draw(graph: Graph, params: &Params) -> Self {
         let mut rng = Rng::new(params.seed);
         let lengths = TweetLengths::real();
-        let texts = (0..TEXTS).map(|_| lengths.text(&mut rng).into_bytes()).collect();
+        let text = |rng: &mut Rng| {
+            let mut text = lengths.text(rng).into_bytes();
+            if let Some(bytes) = params.text_bytes {
+                text.resize(bytes, b'.');
+            }
+            text
+        };
+        let texts = (0..TEXTS).map(|_| text(&mut rng)).collect();
         let mut active: Vec<u32> = (0..graph.users as u32).collect();
         rng.shuffle(&mut active);
         let count = (graph.users as f64 * params.active / 100.0).round() as usize;
@@ -121,11 +164,14 @@ fn celebrities(graph: &Graph) -> Vec<bool> {
 
 /// Draws the operations in their order over time.
 fn draw_ops(graph: &Graph, active: &[u32], params: &Params, rng: &mut Rng) -> Vec<Op> {
-    let total = (params.checks * active.len() as f64 * 100.0 / CHECKS as f64).round() as usize;
-    // How many operations a percent of the usual mix is, since posts have a share of their own.
-    let others = (100.0 - params.posting) / (LOGINS + SUBSCRIPTIONS + CHECKS) as f64;
-    let share = |percent: usize| (total as f64 * percent as f64 * others / 100.0) as usize;
-    let (logins, subscriptions, reads) = (share(LOGINS), share(SUBSCRIPTIONS), share(CHECKS));
+    let mix = params.mix;
+    let checks = params.checks * active.len() as f64;
+    let total = (checks * (mix.sum() + 1) as f64 / mix.checks as f64).round() as usize;
+    // What is left to one part of the mix, since posts have a share of their own.
+    let others = total as f64 * (100.0 - params.posting) / 100.0 / mix.sum() as f64;
+    let share = |parts: usize| (parts as f64 * others) as usize;
+    let logins = share(mix.logins);
+    let (subscriptions, reads) = (share(mix.subscriptions), share(mix.checks));
     // The last ones come seldom.
     let seldom = (active.len() as f64 * params.seldom / 100.0).round() as usize;
     let often = (active.len() - seldom).max(1);
@@ -230,7 +276,9 @@ mod tests {
             active: 70.0,
             seldom: 0.0,
             seldom_times: 50.0,
+            mix: Mix::PAPER,
             posting: 1.0,
+            text_bytes: None,
             checks: 50.0,
             posts: 0,
             window: 10,
@@ -294,10 +342,8 @@ mod tests {
         let active: Vec<u32> = (0..300).collect();
         let ops = draw_ops(&graph, &active, &params(), &mut Rng::new(2));
         for user in 0..300 {
-            let mut reads = ops
-                .iter()
-                .filter(|op| op.user == user && matches!(op.kind, Kind::Login | Kind::Check))
-                .map(|op| op.kind);
+            let mut reads =
+                ops.iter().filter(|op| op.user == user && op.kind.is_read()).map(|op| op.kind);
             let first = reads.next();
             assert!(first != Some(Kind::Check) || reads.all(|kind| kind == Kind::Check));
         }

@@ -3,19 +3,17 @@
 use super::client::ClientManaged;
 use super::headwater::{Joins, WithJoins};
 use super::memcached::Strings;
-use super::plan::{Kind, Op, Params, Plan};
+use super::plan::{Kind, Mix, Op, Params, Plan};
 use super::postgres::Triggers;
 use super::redis::SortedSets;
-use super::world::World;
+use super::world::{START, World};
 use super::{Backend, Mode, Post};
 use crate::args::{Common, within};
 use crate::drive::{Driver, drive};
-use crate::experiment::{Cost, Progress, take_turns};
-use crate::measure::Run;
+use crate::experiment::{Cost, PhasedRun, Progress, phased, take_turns};
 use crate::peer::{Launch, Server, System, stop};
-use crate::report::{Case, Report};
 use crate::wire::Connection;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use headwater_workload::{Graph, Rng};
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -25,12 +23,25 @@ use std::path::PathBuf;
 const USERS_MAX: usize = 10_000_000;
 /// Mean followees in a generated graph.
 const MEAN_FOLLOWEES: f64 = 40.0;
+/// Users of Pequod's prototype, if no other number is asked for.
+const PROTOTYPE_USERS: usize = 20_000;
+/// Whom each of its users follows: from so many to so many others.
+const PROTOTYPE_FOLLOWEES: (usize, usize) = (20, 200);
+/// Bytes of each of its posts.
+const PROTOTYPE_TEXT: usize = 5;
+/// Its checks for each active user.
+const PROTOTYPE_CHECKS: f64 = 100.0;
 
 /// Timelines: logins, checks, subscriptions and posts over a follower graph.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Twip {
     #[command(flatten)]
     common: Common,
+    /// Do what the program of Pequod's prototype does: 20 000 users (or --users) who follow 20 to 200 others each and
+    /// have no posts at the start, five bytes a post, 100 checks for each active user (or --checks), and for each post 10
+    /// subscriptions, 5 logins, 100 checks.
+    #[arg(long, conflicts_with_all = ["graph", "posting", "posts", "window"])]
+    pequod: bool,
     /// A follower graph: two ids per line (a follows b), plain, .gz or .zst. The graph that
     /// is shipped, if neither this nor --users is given.
     #[arg(long, value_name = "FILE", conflicts_with = "users")]
@@ -48,11 +59,15 @@ pub struct Twip {
     #[arg(long, default_value_t = 50.0, value_name = "N")]
     seldom_times: f64,
     /// Percent of the operations that are posts.
-    #[arg(long, default_value_t = 1.0, value_name = "0..50")]
-    posting: f64,
+    ///
+    /// [default: 1]
+    #[arg(long, value_name = "0..50")]
+    posting: Option<f64>,
     /// Incremental checks per active user; logins, subscriptions and posts follow from them.
-    #[arg(long, default_value_t = 50.0, value_name = "N")]
-    checks: f64,
+    ///
+    /// [default: 50]
+    #[arg(long, value_name = "N")]
+    checks: Option<f64>,
     /// Posts before the run; as many as users if not given.
     #[arg(long, value_name = "N")]
     posts: Option<usize>,
@@ -106,16 +121,10 @@ impl Twip {
         launch.pinning.enter_generator()?;
         stop::handle_signals()?;
         let plan = self.plan()?;
-        let mut report = Report {
-            workload: "twip",
-            params: self.params(&plan),
-            cases: vec![Case { name: String::new(), params: Map::new(), runs: Vec::new() }],
-        };
-        report.cases[0].runs =
-            take_turns(&systems, self.common.pairs, |system, pair, progress| {
-                self.one(&plan, &launch, system, pair, progress, &mut |_| Ok(()))
-            })?;
-        self.common.tell(&report)
+        let turns = take_turns(&systems, self.common.pairs, |system, pair, progress| {
+            self.one(&plan, &launch, system, pair, progress, &mut |_| Ok(()))
+        })?;
+        self.common.tell(&phased("twip", self.params(&plan), &turns))
     }
 
     /// The options that all workloads share.
@@ -144,20 +153,36 @@ impl Twip {
     /// The graph cannot be read, or is of no use.
     pub(crate) fn plan(&self) -> Result<Plan> {
         let graph = self.graph()?;
-        let posts = self.posts.unwrap_or(graph.users);
+        let posts = if self.pequod { 0 } else { self.posts.unwrap_or(graph.users) };
+        // All posts of a run of the prototype are recent.
+        let window = if self.pequod { START } else { posts as u32 };
         let params = Params {
             active: self.active,
             seldom: self.seldom,
             seldom_times: self.seldom_times,
-            posting: self.posting,
-            checks: self.checks * self.common.scale,
+            mix: self.mix(),
+            posting: self.posting(),
+            text_bytes: self.pequod.then_some(PROTOTYPE_TEXT),
+            checks: self.checks() * self.common.scale,
             posts,
-            window: self.window.unwrap_or(posts as u32),
+            window: self.window.unwrap_or(window),
             seed: self.common.seed,
             connections: self.common.connections,
             pipeline: self.pipeline,
         };
         Ok(Plan::draw(graph, &params))
+    }
+
+    fn mix(&self) -> Mix {
+        if self.pequod { Mix::PROTOTYPE } else { Mix::PAPER }
+    }
+
+    fn posting(&self) -> f64 {
+        self.posting.unwrap_or_else(|| self.mix().posting())
+    }
+
+    fn checks(&self) -> f64 {
+        self.checks.unwrap_or(if self.pequod { PROTOTYPE_CHECKS } else { 50.0 })
     }
 
     /// Checks the options.
@@ -169,8 +194,8 @@ impl Twip {
         within("--active", self.active, 0.001, 100.0)?;
         within("--seldom", self.seldom, 0.0, 99.0)?;
         within("--seldom-times", self.seldom_times, 1.0, 1e6)?;
-        within("--posting", self.posting, 0.0, 50.0)?;
-        within("--checks", self.checks, 0.001, 1e6)?;
+        within("--posting", self.posting(), 0.0, 50.0)?;
+        within("--checks", self.checks(), 0.001, 1e6)?;
         within("--pipeline", self.pipeline as f64, 1.0, 4096.0)?;
         within("--posts", self.posts.unwrap_or(0) as f64, 0.0, 1e8)?;
         if let Some(users) = self.users {
@@ -185,6 +210,10 @@ impl Twip {
     fn graph(&self) -> Result<Graph> {
         let graph = match (&self.graph, self.users) {
             (Some(path), _) => Graph::read(path)?,
+            (None, users) if self.pequod => {
+                let (least, most) = PROTOTYPE_FOLLOWEES;
+                Graph::uniform(users.unwrap_or(PROTOTYPE_USERS), least, most, self.common.seed)
+            }
             (None, Some(users)) => Graph::generate(users, MEAN_FOLLOWEES, self.common.seed),
             (None, None) => Graph::wiki_vote(),
         };
@@ -203,6 +232,7 @@ impl Twip {
     pub(crate) fn params(&self, plan: &Plan) -> Map<String, Value> {
         let graph = match (&self.graph, self.users) {
             (Some(path), _) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            (None, _) if self.pequod => String::from("generated, uniform"),
             (None, Some(_)) => String::from("generated"),
             (None, None) => String::from("wiki-vote"),
         };
@@ -213,8 +243,9 @@ impl Twip {
             "active_percent": self.active,
             "seldom_percent": self.seldom,
             "seldom_times": self.seldom_times,
-            "posting_percent": self.posting,
-            "checks_per_active_user": self.checks * self.common.scale,
+            "pequod": self.pequod,
+            "posting_percent": self.posting(),
+            "checks_per_active_user": self.checks() * self.common.scale,
             "posts_before": plan.first_posters.len(),
             "window_posts": plan.window,
             "mode": format!("{:?}", self.mode).to_lowercase(),
@@ -269,15 +300,16 @@ impl Twip {
         pair: usize,
         progress: &Progress,
         look: &mut dyn FnMut(&mut Connection) -> Result<()>,
-    ) -> Result<Run> {
+    ) -> Result<PhasedRun> {
         let server = Server::start(system, launch)?;
         let mut world = World::new(plan);
         let mut backend = self.backend(system, &world);
         let mut control = server.connect()?;
         progress.phase("loading", plan.graph.edges() as u64);
-        backend
-            .load(&world, &mut control)
-            .with_context(|| format!("it printed: {}", server.log()))?;
+        let loading = Cost::of(&server, || {
+            backend.load(&world, &mut control)?;
+            Ok((plan.graph.edges() + plan.first_posters.len()) as u64)
+        })?;
         let mut connections = (0..self.common.connections)
             .map(|_| {
                 let mut connection = server.connect()?;
@@ -286,12 +318,16 @@ impl Twip {
             })
             .collect::<Result<Vec<_>>>()?;
         backend.prepare(&mut control)?;
-        if self.warm {
+        let warming = self.warm.then(|| {
             progress.phase("warming", plan.active.len() as u64);
-            for &user in &plan.active {
-                read_one(&mut *backend, &mut control, user, world.recent(), None)?;
-            }
-        }
+            Cost::of(&server, || {
+                for &user in &plan.active {
+                    read_one(&mut *backend, &mut control, user, world.recent(), None)?;
+                }
+                Ok(plan.active.len() as u64)
+            })
+        });
+        let warming = warming.transpose()?;
         look(&mut control)?;
         progress.phase("running", plan.schedule.operations());
         let lanes = (0..connections.len()).map(|_| Lane::default()).collect();
@@ -302,7 +338,11 @@ impl Twip {
         look(&mut control)?;
         progress.phase("verifying", self.common.sample as u64);
         let verified = self.verify(&world, &mut *backend, &mut control)?;
-        Ok(cost.run(system, pair, verified))
+        Ok(PhasedRun {
+            load: loading.run(system, pair, verified),
+            warm: warming.map(|cost| cost.run(system, pair, verified)),
+            run: cost.run(system, pair, verified),
+        })
     }
 
     /// Compares sampled timelines with a recomputation; a difference is told on stderr.
@@ -368,40 +408,31 @@ impl Driver for TwipDriver<'_, '_> {
         let Self { world, backend, lanes } = self;
         let moments = &mut lanes[lane].moments;
         moments.clear();
-        backend.begin_reads(out);
-        let mut reads = 0;
-        for op in batch {
-            let since = match op.kind {
-                Kind::Login => world.recent(),
-                Kind::Check => world.unseen(op.user),
-                Kind::Subscribe | Kind::Post => {
-                    moments.push(0);
-                    continue;
+        for ops in batch.chunk_by(|one, other| one.kind.is_read() == other.kind.is_read()) {
+            if ops[0].kind.is_read() {
+                backend.begin_reads(out);
+            }
+            for op in ops {
+                let moment = match op.kind {
+                    Kind::Login | Kind::Subscribe => world.recent(),
+                    Kind::Check => world.unseen(op.user),
+                    Kind::Post => world.post(op.user),
+                };
+                moments.push(moment);
+                match op.kind {
+                    Kind::Login | Kind::Check => backend.read(out, op.user, moment),
+                    Kind::Subscribe => {
+                        world.subscribe(op.user, op.poster);
+                        backend.subscribe(out, op.user, op.poster, moment);
+                    }
+                    Kind::Post => {
+                        let text = world.plan.text(moment);
+                        backend.post(out, Post { poster: op.user, time: moment, text });
+                    }
                 }
-            };
-            reads += 1;
-            moments.push(since);
-            backend.read(out, op.user, since);
-        }
-        if reads > 0 {
-            backend.end_reads(out);
-        }
-        if reads == batch.len() {
-            return;
-        }
-        for (op, moment) in batch.iter().zip(moments) {
-            match op.kind {
-                Kind::Login | Kind::Check => {}
-                Kind::Subscribe => {
-                    *moment = world.recent();
-                    world.subscribe(op.user, op.poster);
-                    backend.subscribe(out, op.user, op.poster, *moment);
-                }
-                Kind::Post => {
-                    *moment = world.post(op.user);
-                    let text = world.plan.text(*moment);
-                    backend.post(out, Post { poster: op.user, time: *moment, text });
-                }
+            }
+            if ops[0].kind.is_read() {
+                backend.end_reads(out);
             }
         }
     }
@@ -416,29 +447,29 @@ impl Driver for TwipDriver<'_, '_> {
             }
             return Ok(false);
         }
-        let mut reads = 0;
-        for (op, &moment) in batch.iter().zip(&lane.moments) {
-            if let Kind::Login | Kind::Check = op.kind {
-                reads += 1;
-                let seen = backend.seen(input, moment, None)?;
-                world.saw(op.user, seen);
+        let mut moments = lane.moments.iter();
+        for ops in batch.chunk_by(|one, other| one.kind.is_read() == other.kind.is_read()) {
+            for (op, &moment) in ops.iter().zip(moments.by_ref()) {
+                lane.following += match op.kind {
+                    Kind::Login | Kind::Check => {
+                        let seen = backend.seen(input, moment, None)?;
+                        world.saw(op.user, seen);
+                        0
+                    }
+                    Kind::Subscribe => backend.after_subscribe(input, out, op.user, moment)?,
+                    Kind::Post => {
+                        let text = world.plan.text(moment);
+                        backend.after_post(
+                            input,
+                            out,
+                            Post { poster: op.user, time: moment, text },
+                        )?
+                    }
+                };
             }
-        }
-        if reads > 0 {
-            backend.seen_all(input)?;
-        }
-        if reads == batch.len() {
-            return Ok(false);
-        }
-        for (op, &time) in batch.iter().zip(&lane.moments) {
-            lane.following += match op.kind {
-                Kind::Login | Kind::Check => 0,
-                Kind::Subscribe => backend.after_subscribe(input, out, op.user, time)?,
-                Kind::Post => {
-                    let text = world.plan.text(time);
-                    backend.after_post(input, out, Post { poster: op.user, time, text })?
-                }
-            };
+            if ops[0].kind.is_read() {
+                backend.seen_all(input)?;
+            }
         }
         Ok(lane.following > 0)
     }

@@ -155,6 +155,7 @@ impl<'p> World<'p> {
 mod tests {
     use super::super::plan::Params;
     use super::*;
+    use crate::twip::plan::Mix;
     use headwater_workload::Graph;
 
     fn plan() -> Plan {
@@ -163,7 +164,9 @@ mod tests {
             active: 100.0,
             seldom: 0.0,
             seldom_times: 50.0,
+            mix: Mix::PAPER,
             posting: 1.0,
+            text_bytes: None,
             checks: 1.0,
             posts: 0,
             window: 10,

@@ -28,6 +28,7 @@ mod text;
 pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
 pub(crate) use targets::{SortedSet, Target};
 
+use crate::span::Spans;
 use crate::status::{StatusId, reaches_end};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -35,7 +36,7 @@ use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_base::hash::Secret;
 use headwater_pool::prefetch;
-use headwater_store::{GroupId, Index, Slab, TableId};
+use headwater_store::{GroupId, Index, Slab, TableId, WARM_MAX};
 use intervals::Intervals;
 use targets::TargetSet;
 use text::Text;
@@ -50,6 +51,9 @@ pub(crate) struct Reader {
     pub(crate) join: u32,
     pub(crate) source: u32,
 }
+
+/// The first key of a span, and what is behind its last.
+type Ends<'a> = (&'a [u8], &'a [u8]);
 
 #[derive(Debug)]
 struct Updater {
@@ -96,9 +100,13 @@ fn hash(secret: &Secret, reader: Reader, prefix: &[u8]) -> u64 {
 
 /// The span as U1 files it: `None` where it reaches to the end of its prefix, or where the
 /// prefix is a whole key.
-fn filed_span<'a>(prefix: &[u8], span: &'a KeyRange) -> Option<&'a KeyRange> {
-    let open = !prefix.ends_with(b"|") || reaches_end(prefix, &span.last);
-    (!open).then_some(span)
+fn filed_span<'a>(prefix: &[u8], (first, last): Ends<'a>) -> Option<Ends<'a>> {
+    let open = !prefix.ends_with(b"|") || reaches_end(prefix, last);
+    (!open).then_some((first, last))
+}
+
+fn ends(span: &KeyRange) -> Ends<'_> {
+    (&span.first, &span.last)
 }
 
 impl Updaters {
@@ -137,17 +145,55 @@ impl Updaters {
 
     #[inline]
     pub(crate) fn find(&self, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
+        self.find_hashed(hash(&self.secret, reader, prefix), reader, prefix)
+    }
+
+    #[inline]
+    fn find_hashed(&self, hash: u64, reader: Reader, prefix: &[u8]) -> Option<UpdaterId> {
         self.by_prefix
-            .find(hash(&self.secret, reader, prefix), |id| {
+            .find(hash, |id| {
                 let updater = &self.updaters[id];
                 updater.reader == reader && *updater.prefix == *prefix
             })
             .map(UpdaterId)
     }
 
-    /// The updater of `prefix`. One that is made must be given a target (U2).
-    pub(crate) fn find_or_create(&mut self, reader: Reader, prefix: &[u8]) -> UpdaterId {
-        if let Some(id) = self.find(reader, prefix) {
+    /// The updaters of these spans of a join, with the newest targets of each on their way into the processor's cache. One that is
+    /// made must be given a target (U2).
+    ///
+    /// Each is found by a look at a slot, and then at its record: these are taken side by side for many spans, and their misses overlap.
+    pub(crate) fn find_or_create_each(
+        &mut self,
+        join: u32,
+        spans: &Spans,
+        found: &mut Vec<UpdaterId>,
+    ) {
+        let mut hashes = [0; WARM_MAX];
+        let mut spans = spans.iter();
+        while spans.len() > 0 {
+            let some = spans.len().min(WARM_MAX);
+            let hashes = &mut hashes[..some];
+            let reader = |source: usize| Reader { join, source: source as u32 };
+            let ahead = spans.clone();
+            for (hashed, span) in hashes.iter_mut().zip(ahead) {
+                *hashed = hash(&self.secret, reader(span.source), span.prefix);
+                self.by_prefix.first_slot(*hashed).into_iter().for_each(prefetch);
+            }
+            for &hashed in &*hashes {
+                if let Some(id) = self.by_prefix.find(hashed, |_| true) {
+                    prefetch(&self.updaters[id]);
+                }
+            }
+            for (&hashed, span) in hashes.iter().zip(spans.by_ref()) {
+                let id = self.find_or_create(hashed, reader(span.source), span.prefix);
+                self.fetch_end(id);
+                found.push(id);
+            }
+        }
+    }
+
+    fn find_or_create(&mut self, hash: u64, reader: Reader, prefix: &[u8]) -> UpdaterId {
+        if let Some(id) = self.find_hashed(hash, reader, prefix) {
             return id;
         }
         let updater = Updater {
@@ -158,7 +204,7 @@ impl Updaters {
         };
         self.bytes += updater.prefix.bytes();
         let id = self.updaters.insert(updater);
-        self.by_prefix.insert(hash(&self.secret, reader, prefix), id);
+        self.by_prefix.insert(hash, id);
         UpdaterId(id)
     }
 
@@ -214,29 +260,31 @@ impl Updaters {
     }
 
     /// Adds a target, which is not there, for `span` to the updater of `prefix`.
-    pub(crate) fn add(&mut self, id: UpdaterId, prefix: &[u8], span: &KeyRange, target: Target) {
+    #[inline]
+    pub(crate) fn add(&mut self, id: UpdaterId, prefix: &[u8], span: Ends<'_>, target: Target) {
         self.file(id, filed_span(prefix, span), target);
     }
 
-    fn file(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) {
+    fn file(&mut self, id: UpdaterId, span: Option<Ends<'_>>, target: Target) {
         let updater = &mut self.updaters[id.0];
-        let before = updater.bytes();
-        match span {
-            None => updater.open.insert(target),
-            Some(span) => {
-                updater.bounded.get_or_insert_default().insert(&span.first, &span.last, target);
-            }
-        }
-        self.bytes = self.bytes + updater.bytes() - before;
         self.targets += 1;
+        let Some((first, last)) = span else {
+            let before = updater.open.bytes();
+            updater.open.insert(target);
+            self.bytes = self.bytes + updater.open.bytes() - before;
+            return;
+        };
+        let before = updater.bytes();
+        updater.bounded.get_or_insert_default().insert(first, last, target);
+        self.bytes = self.bytes + updater.bytes() - before;
     }
 
-    fn unfile(&mut self, id: UpdaterId, span: Option<&KeyRange>, target: Target) -> bool {
+    fn unfile(&mut self, id: UpdaterId, span: Option<Ends<'_>>, target: Target) -> bool {
         let updater = &mut self.updaters[id.0];
         let before = updater.bytes();
         let removed = match (span, &mut updater.bounded) {
             (None, _) => updater.open.remove(target),
-            (Some(span), Some(bounded)) => bounded.remove(&span.first, &span.last, target),
+            (Some((first, last)), Some(bounded)) => bounded.remove(first, last, target),
             (Some(_), None) => false,
         };
         self.bytes = self.bytes + updater.bytes() - before;
@@ -245,7 +293,7 @@ impl Updaters {
     }
 
     /// Removes a target that was added for `span`. The updater goes with its last target.
-    pub(crate) fn remove(&mut self, id: UpdaterId, span: &KeyRange, target: Target) {
+    pub(crate) fn remove(&mut self, id: UpdaterId, span: Ends<'_>, target: Target) {
         let filed = filed_span(&self.updater(id).prefix, span);
         let removed = self.unfile(id, filed, target);
         assert!(removed, "a target is filed under its span (U1)");
@@ -263,11 +311,11 @@ impl Updaters {
     pub(crate) fn is_filed(&self, id: UpdaterId, span: &KeyRange, target: Target) -> bool {
         let updater = self.updater(id);
         let mut found = Vec::new();
-        match filed_span(&updater.prefix, span) {
+        match filed_span(&updater.prefix, ends(span)) {
             None => updater.open.extend(&mut found),
-            Some(span) => {
+            Some((first, _)) => {
                 if let Some(bounded) = &updater.bounded {
-                    bounded.stab(&span.first, &mut |targets| targets.extend(&mut found));
+                    bounded.stab(first, &mut |targets| targets.extend(&mut found));
                 }
             }
         }
@@ -277,7 +325,7 @@ impl Updaters {
     /// Files a target anew whose span has changed.
     pub(crate) fn refile(&mut self, id: UpdaterId, old: &KeyRange, new: &KeyRange, target: Target) {
         let prefix = self.updater(id).prefix.clone();
-        let (old, new) = (filed_span(&prefix, old), filed_span(&prefix, new));
+        let (old, new) = (filed_span(&prefix, ends(old)), filed_span(&prefix, ends(new)));
         if old == new {
             return;
         }

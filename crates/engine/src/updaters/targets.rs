@@ -158,6 +158,14 @@ fn insert_at<T>(chunk: &mut Vec<T>, at: usize, target: T) {
 }
 
 impl<T: Copy + Ord> SortedSet<T> {
+    /// The set of these members, of which none comes twice; nothing where one does.
+    pub(crate) fn of_distinct(members: &[T]) -> Option<Self> {
+        let mut all = members.to_vec();
+        all.sort_unstable();
+        let is_distinct = all.windows(2).all(|two| two[0] < two[1]);
+        is_distinct.then(|| if all.len() > CHUNK { Self::of_sorted(all) } else { Self::One(all) })
+    }
+
     /// A set of members that are in order, at least two, each once.
     fn of_sorted(all: Vec<T>) -> Self {
         Self::Many(all.chunks(CHUNK / 2).map(<[T]>::to_vec).collect())
