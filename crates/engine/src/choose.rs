@@ -431,7 +431,7 @@ impl Engine {
     fn must_stay(&self, id: StatusId) -> bool {
         let status = self.views.statuses.get(id);
         let installed = self.views.catalog.join(status.join);
-        let is_read = status.dependents.iter().any(|&by| self.views.statuses.find(by).is_some());
+        let is_read = status.dependents.iter().any(|by| self.views.statuses.find(by).is_some());
         is_read
             || installed.is_layered()
             || status.work.as_ref().is_some_and(|work| work.invalid || work.gathering)

@@ -80,6 +80,7 @@ mod status;
 mod stopwatch;
 mod streams;
 mod tally;
+mod text;
 mod tuples;
 mod updaters;
 mod views;

@@ -6,9 +6,9 @@
 use crate::engine::Engine;
 use crate::span::Spans;
 use crate::status::{Fixed, Status, StatusId, is_open};
+use crate::text::Text;
 use crate::updaters::{ContextId, Reader, SortedSet, Target, UpdaterId, decode};
 use crate::views::Views;
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use headwater_base::KeyRange;
 use headwater_pattern::{Bindings, Mode, containing_range};
@@ -41,8 +41,8 @@ impl Engine {
             group,
             work: None,
             targets: SortedSet::default(),
-            dependents: BTreeSet::new(),
-            sources: BTreeSet::new(),
+            dependents: SortedSet::default(),
+            sources: SortedSet::default(),
             since: self.now,
             rows: 0,
             visited: 0,
@@ -55,7 +55,7 @@ impl Engine {
         if let Some(at) = expires_at {
             self.views.snapshots.insert((at, id));
         }
-        self.views.catalog.join_mut(join).cover.insert(range.first.as_slice().into(), id);
+        self.views.catalog.join_mut(join).cover.insert(Text::new(&range.first), id);
         id
     }
 
@@ -70,7 +70,7 @@ impl Engine {
         if *status.first != *whole.first {
             let cover = &mut self.views.catalog.join_mut(join).cover;
             cover.remove(&*status.first);
-            cover.insert(whole.first.as_slice().into(), id);
+            cover.insert(Text::new(&whole.first), id);
             status.first = whole.first.as_slice().into();
         }
         status.last = whole.last.as_slice().into();
@@ -195,9 +195,9 @@ impl Engine {
             self.views.updaters.contexts.release(entry.context);
         }
         let sources = core::mem::take(&mut self.views.statuses.get_mut(id).sources);
-        for source in sources {
+        for source in sources.iter() {
             if self.views.statuses.find(source).is_some() {
-                self.views.statuses.get_mut(source).dependents.remove(&id);
+                self.views.statuses.get_mut(source).dependents.remove(id);
             }
         }
     }
@@ -207,7 +207,7 @@ impl Engine {
         self.invalidate(id);
         let status = self.views.statuses.take(id);
         let installed = self.views.catalog.join_mut(status.join);
-        installed.cover.remove(&status.first);
+        installed.cover.remove(&*status.first);
         let layer = installed.layer;
         if let Some(at) = status.expires_at {
             self.views.snapshots.remove(&(at, id));
@@ -217,9 +217,9 @@ impl Engine {
             table.note_mut(group).remove(id);
             table.forget_if_idle(group);
         }
-        for dependent in status.dependents {
+        for dependent in status.dependents.iter() {
             if self.views.statuses.find(dependent).is_some() {
-                self.views.statuses.get_mut(dependent).sources.remove(&id);
+                self.views.statuses.get_mut(dependent).sources.remove(id);
                 self.invalidate(dependent);
             }
         }
@@ -233,11 +233,12 @@ impl Engine {
         );
         let status = self.views.statuses.get_mut(id);
         let (join, whole) = (status.join, status.range());
-        let mut dependents = core::mem::take(&mut status.dependents);
+        let dependents = core::mem::take(&mut status.dependents);
+        let mut dependents: Vec<_> = dependents.iter().collect();
         dependents.retain(|&dependent| self.views.statuses.find(dependent).is_some());
         for &dependent in &dependents {
             let dependent = self.views.statuses.get_mut(dependent);
-            dependent.sources.remove(&id);
+            dependent.sources.remove(id);
             if let Some(work) = &mut dependent.work {
                 work.upstream.remove(&id);
             }

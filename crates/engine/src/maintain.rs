@@ -490,8 +490,7 @@ impl Engine {
     pub(crate) fn dirty(&mut self, id: StatusId) -> &mut Work {
         self.note_work(id);
         if self.views.statuses.get(id).is_clean() {
-            let dependents: Vec<_> =
-                self.views.statuses.get(id).dependents.iter().copied().collect();
+            let dependents: Vec<_> = self.views.statuses.get(id).dependents.iter().collect();
             for dependent in dependents {
                 self.dirty(dependent).upstream.insert(id);
             }

@@ -413,7 +413,7 @@ impl Engine {
         let mut going = alloc::vec![id];
         while let Some(id) = going.pop() {
             let Some(status) = self.views.statuses.find(id) else { continue };
-            going.extend(&status.dependents);
+            status.dependents.extend(&mut going);
             for frontier in &mut self.views.catalog.join_mut(status.join).frontiers {
                 if frontier.has_computed(&status.first, &status.last) {
                     frontier.lost_at = self.reads.slices.losses;

@@ -130,9 +130,9 @@ pub(crate) struct Status {
     /// Every target that serves this range.
     pub(crate) targets: SortedSet<(UpdaterId, ContextId)>,
     /// Ranges of other joins that read this one.
-    pub(crate) dependents: BTreeSet<StatusId>,
+    pub(crate) dependents: SortedSet<StatusId>,
     /// Ranges of other joins that this one read.
-    pub(crate) sources: BTreeSet<StatusId>,
+    pub(crate) sources: SortedSet<StatusId>,
     /// When it was computed.
     pub(crate) since: Millis,
     /// Rows of sources and outputs that computing it took, about.
@@ -211,7 +211,8 @@ impl Status {
         self.first.len()
             + self.last.len()
             + self.targets.bytes()
-            + (self.dependents.len() + self.sources.len()) * 8
+            + self.dependents.bytes()
+            + self.sources.bytes()
             + self.work.as_ref().map_or(0, |work| work.bytes())
             + self.account.as_ref().map_or(0, |_| size_of::<Account>())
     }

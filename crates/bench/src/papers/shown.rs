@@ -26,7 +26,11 @@ pub(super) struct Rendered {
 pub(super) fn of(figure: &Figure, outcomes: &[ExperimentResult]) -> Result<Rendered> {
     match figure.presentation {
         Presentation::Systems(paper) => systems(outcomes, paper),
-        Presentation::Over(across, measures) => over(outcomes, across, measures),
+        Presentation::Over(across, measures) => over(&cases(outcomes), across, measures),
+        Presentation::OverWhole(across, measures) => {
+            let wholes = outcomes.iter().map(|it| (it.place.clone(), whole(&it.report)));
+            over(&wholes.collect::<Vec<_>>(), across, measures)
+        }
         Presentation::Steps => steps(outcomes),
         Presentation::Shards => shards(outcomes),
         Presentation::Printed => printed(outcomes),
@@ -43,6 +47,12 @@ fn cases_of(ExperimentResult { place, report, .. }: &ExperimentResult) -> Vec<(S
         None => vec![(place.clone(), report)],
         Some(cases) => cases.iter().map(|case| (place_of(case, cases), case)).collect(),
     }
+}
+
+/// What all phases of a workload took together, where it has several.
+fn whole(report: &Value) -> &Value {
+    let phases = report["phases"].as_array();
+    phases.and_then(|all| all.iter().find(|phase| phase["name"] == "whole")).unwrap_or(report)
 }
 
 /// What sets a case apart among others: the size of its objects, or its name.
@@ -105,7 +115,7 @@ fn digits(number: f64) -> String {
 }
 
 fn systems(outcomes: &[ExperimentResult], paper: &[(&str, f64)]) -> Result<Rendered> {
-    let report = &outcomes.first().context("nothing was run")?.report;
+    let report = whole(&outcomes.first().context("nothing was run")?.report);
     let head = [
         "system",
         "server CPU, s",
@@ -148,8 +158,7 @@ fn systems(outcomes: &[ExperimentResult], paper: &[(&str, f64)]) -> Result<Rende
     Ok(Rendered { table, printed: String::new(), picture })
 }
 
-fn over(outcomes: &[ExperimentResult], across: &str, measures: &[Quantity]) -> Result<Rendered> {
-    let cases = cases(outcomes);
+fn over(cases: &[(String, &Value)], across: &str, measures: &[Quantity]) -> Result<Rendered> {
     let (_, first) = cases.first().context("nothing was run")?;
     let systems = names(first);
     let (mut table, mut charts) = (Vec::new(), Vec::new());
@@ -267,8 +276,8 @@ fn printed(outcomes: &[ExperimentResult]) -> Result<Rendered> {
 mod tests {
     use super::super::figures::FIGURES;
     use super::*;
-    use crate::report::json;
     use crate::report::tests::report;
+    use crate::report::{Case, json};
 
     fn outcome(place: &str, report: Value) -> ExperimentResult {
         let [command, printed, picture] = ["", "", ""].map(String::from);
@@ -288,9 +297,20 @@ mod tests {
     }
 
     #[test]
+    fn of_several_phases_the_whole_is_shown() {
+        let mut report = report();
+        let mut whole = report.cases[0].clone();
+        whole.name = String::from("whole");
+        whole.runs.iter_mut().for_each(|run| run.server_cpu_s *= 2.0);
+        report.phases = vec![Case { name: String::from("load"), ..whole.clone() }, whole];
+        let shown = systems(&[outcome("", json::of(&report))], &[]).unwrap();
+        assert_eq!(shown.table[1][..2], ["headwater", "3.00"]);
+    }
+
+    #[test]
     fn each_experiment_is_a_place_along_the_bottom() {
         let outcomes = ["1", "10"].map(|place| outcome(place, json::of(&report())));
-        let shown = over(&outcomes, "active", &[Quantity::BothCpu]).unwrap();
+        let shown = over(&cases(&outcomes), "active", &[Quantity::BothCpu]).unwrap();
         assert_eq!(shown.table.len(), 3);
         assert_eq!(shown.table[0], ["active", "headwater", "valkey"]);
         // 1.5 s of the server and 1 of the client for a thousand operations.
@@ -305,7 +325,8 @@ mod tests {
             case.params.insert(String::from("value_bytes"), Value::from(bytes));
         }
         report.cases.push(other);
-        let shown = over(&[outcome("", json::of(&report))], "KiB", &[Quantity::Rate]).unwrap();
+        let outcomes = [outcome("", json::of(&report))];
+        let shown = over(&cases(&outcomes), "KiB", &[Quantity::Rate]).unwrap();
         assert_eq!([&shown.table[1][0], &shown.table[2][0]], ["1", "64"]);
     }
 

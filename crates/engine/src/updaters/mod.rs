@@ -23,13 +23,13 @@
 mod context;
 mod intervals;
 mod targets;
-mod text;
 
 pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
 pub(crate) use targets::{SortedSet, Target};
 
 use crate::span::Spans;
 use crate::status::{StatusId, reaches_end};
+use crate::text::Text;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -39,7 +39,6 @@ use headwater_pool::prefetch;
 use headwater_store::{GroupId, Index, Slab, TableId, WARM_MAX};
 use intervals::Intervals;
 use targets::TargetSet;
-use text::Text;
 
 /// One updater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -59,7 +58,7 @@ type Ends<'a> = (&'a [u8], &'a [u8]);
 struct Updater {
     reader: Reader,
     /// The leading components that all watched keys share.
-    prefix: Text,
+    prefix: Text<22>,
     open: TargetSet,
     bounded: Option<Box<Intervals>>,
 }

@@ -262,6 +262,15 @@ impl<T: Copy + Ord> SortedSet<T> {
         }
     }
 
+    /// The members, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
+        let (one, many) = match self {
+            Self::One(chunk) => (core::slice::from_ref(chunk), &[][..]),
+            Self::Many(chunks) => (&[][..], chunks.as_slice()),
+        };
+        one.iter().chain(many).flatten().copied()
+    }
+
     #[inline]
     pub(crate) fn extend(&self, found: &mut Vec<T>) {
         match self {
@@ -308,7 +317,7 @@ mod tests {
             if step % 5000 == 0 {
                 let mut all = Vec::new();
                 set.extend(&mut all);
-                assert!(all.iter().eq(model.iter()));
+                assert!(all.iter().eq(model.iter()) && set.iter().eq(all.iter().copied()));
                 all.clear();
                 targets.extend(&mut all);
                 all.sort_unstable();
