@@ -52,6 +52,13 @@ pub trait Reply {
     /// A stored value, as a byte string.
     fn value(&mut self, value: &Value<'_>);
 
+    /// A key that lies in two parts, and its value: [`Reply::joined`], then [`Reply::value`].
+    #[inline]
+    fn pair(&mut self, stem: &[u8], rest: &[u8], value: &Value<'_>) {
+        self.joined(stem, rest);
+        self.value(value);
+    }
+
     /// Announces a byte string of `len` bytes that follow through [`Reply::bulk_part`].
     fn bulk_begin(&mut self, len: usize);
 

@@ -137,11 +137,11 @@ fn form_of(answer: RangeAnswer) -> Counted {
 /// Writes what an answer has of a pair.
 #[inline]
 fn give(answer: RangeAnswer, key: KeyParts<'_>, value: &Value<'_>, reply: &mut impl Reply) {
-    if answer != RangeAnswer::Values {
-        reply.joined(key.stem, key.rest);
-    }
-    if answer != RangeAnswer::Keys {
-        reply.value(value);
+    match answer {
+        RangeAnswer::Pairs => reply.pair(key.stem, key.rest, value),
+        RangeAnswer::Keys => reply.joined(key.stem, key.rest),
+        RangeAnswer::Values => reply.value(value),
+        RangeAnswer::Count => {}
     }
 }
 

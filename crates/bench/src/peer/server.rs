@@ -266,9 +266,7 @@ impl Drop for Server {
             // Its number may be another's by now.
             return stop::forget(pid);
         }
-        // Its data is thrown away, so nobody is asked to save it. PostgreSQL must end its
-        // children, which it does on SIGQUIT.
-        stop::send(pid, if self.family { Signal::QUIT } else { Signal::KILL });
+        stop::send(pid, last_signal(self.family));
         stop::forget(pid);
         let begun = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
@@ -279,6 +277,18 @@ impl Drop for Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// What ends a server whose data is thrown away, so that nobody is asked to save it. PostgreSQL must end its children, which
+/// it does on SIGQUIT. A program that counts for a profile writes its counts when it ends by itself.
+fn last_signal(is_family: bool) -> Signal {
+    if is_family {
+        Signal::QUIT
+    } else if std::env::var_os("LLVM_PROFILE_FILE").is_some() {
+        Signal::TERM
+    } else {
+        Signal::KILL
     }
 }
 

@@ -116,19 +116,36 @@ impl<'o> Encoder<'o> {
 
     #[inline]
     fn header(&mut self, kind: u8, number: u64) {
-        if number < 100 {
-            let (tens, ones) = ((number / 10) as u8, (number % 10) as u8);
-            let (bytes, len) = if tens == 0 {
-                ([kind, b'0' + ones, b'\r', b'\n', 0, 0, 0, 0], 4)
-            } else {
-                ([kind, b'0' + tens, b'0' + ones, b'\r', b'\n', 0, 0, 0], 5)
-            };
-            let end = self.out.len() + len;
-            self.out.extend_from_slice(&bytes);
-            self.out.truncate(end);
-        } else {
-            self.number_line(kind, number::unsigned(number).as_bytes());
+        match short_line(number) {
+            Some((line, len)) => {
+                let bytes = [kind, line[0], line[1], line[2], line[3], line[4], 0, 0];
+                self.append_first(bytes, 1 + len);
+            }
+            None => self.number_line(kind, number::unsigned(number).as_bytes()),
         }
+    }
+
+    /// The end of a byte string, and the header of the next one, of `len` bytes.
+    #[inline]
+    fn next_header(&mut self, len: usize) {
+        match short_line(len as u64) {
+            Some((line, digits)) => {
+                let bytes = [b'\r', b'\n', b'$', line[0], line[1], line[2], line[3], line[4]];
+                self.append_first(bytes, 3 + digits);
+            }
+            None => {
+                self.out.extend_from_slice(b"\r\n");
+                self.header(b'$', len as u64);
+            }
+        }
+    }
+
+    /// Appends the first `len` of some bytes: by one store of all.
+    #[inline]
+    fn append_first(&mut self, bytes: [u8; 8], len: usize) {
+        let end = self.out.len() + len;
+        self.out.extend_from_slice(&bytes);
+        self.out.truncate(end);
     }
 
     fn number_line(&mut self, kind: u8, digits: &[u8]) {
@@ -184,6 +201,19 @@ impl<'o> Encoder<'o> {
             }
         }
         self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A number of at most three digits with a line end behind it, and how many bytes these are.
+#[inline]
+fn short_line(number: u64) -> Option<([u8; 5], usize)> {
+    let digit = |number: u64| b'0' + (number % 10) as u8;
+    let (ones, tens, hundreds) = (digit(number), digit(number / 10), digit(number / 100));
+    match number {
+        0..10 => Some(([ones, b'\r', b'\n', 0, 0], 3)),
+        10..100 => Some(([tens, ones, b'\r', b'\n', 0], 4)),
+        100..1000 => Some(([hundreds, tens, ones, b'\r', b'\n'], 5)),
+        _ => None,
     }
 }
 
@@ -253,6 +283,25 @@ impl Reply for Encoder<'_> {
             Some(bytes) => self.bulk(bytes),
             None => self.long_value(value),
         }
+    }
+
+    #[inline]
+    fn pair(&mut self, stem: &[u8], rest: &[u8], value: &Value<'_>) {
+        let Some(bytes) = value.as_contiguous() else {
+            self.joined(stem, rest);
+            return self.long_value(value);
+        };
+        let len = stem.len() + rest.len();
+        if !self.fits(len + bytes.len()) {
+            return;
+        }
+        self.out.reserve(len + bytes.len() + 32);
+        self.header(b'$', len as u64);
+        self.out.extend_from_slice(stem);
+        self.out.extend_from_slice(rest);
+        self.next_header(bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
     }
 
     fn bulk_begin(&mut self, len: usize) {
@@ -401,6 +450,30 @@ impl Reply for Encoder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_pool::Pool;
+
+    #[test]
+    fn a_pair_is_its_key_and_its_value() {
+        let bytes = alloc::vec![b'x'; 1100];
+        let mut pool = Pool::new();
+        for len in [0, 1, 9, 10, 99, 100, 101, 999, 1000, 1001, 1100] {
+            let word = pool.insert(&bytes[..len]);
+            for (stem, rest) in [(len, 0), (0, len), (len / 2, len - len / 2)] {
+                let (stem, rest) = (&bytes[..stem], &bytes[..rest]);
+                let (mut together, mut apart) = (Vec::new(), Vec::new());
+                let value = pool.view(word);
+                Encoder::new(&mut together, Version::Resp2).pair(stem, rest, &value);
+                let mut encoder = Encoder::new(&mut apart, Version::Resp2);
+                encoder.joined(stem, rest);
+                encoder.value(&value);
+                let text =
+                    [alloc::format!("${len}\r\n").as_bytes(), &bytes[..len], b"\r\n"].concat();
+                assert_eq!(apart, [&text[..], &text].concat());
+                assert!(together == apart, "{len}");
+            }
+            pool.release(word);
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_left_out_and_told() {

@@ -71,8 +71,18 @@ impl Reply for SessionReply<'_> {
     }
 
     #[inline]
+    fn joined(&mut self, stem: &[u8], rest: &[u8]) {
+        of_either!(self, out => out.joined(stem, rest));
+    }
+
+    #[inline]
     fn value(&mut self, value: &Value<'_>) {
         of_either!(self, out => out.value(value));
+    }
+
+    #[inline]
+    fn pair(&mut self, stem: &[u8], rest: &[u8], value: &Value<'_>) {
+        of_either!(self, out => out.pair(stem, rest, value));
     }
 
     fn bulk_begin(&mut self, len: usize) {
