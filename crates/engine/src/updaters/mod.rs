@@ -180,7 +180,7 @@ impl Updaters {
             }
             for &hashed in &*hashes {
                 if let Some(id) = self.by_prefix.find(hashed, |_| true) {
-                    prefetch(&self.updaters[id]);
+                    self.updaters[id].fetch();
                 }
             }
             for (&hashed, span) in hashes.iter().zip(spans.by_ref()) {
@@ -236,7 +236,7 @@ impl Updaters {
         match trail {
             Trail::Hash(hash) => {
                 let Some(id) = self.by_prefix.find(hash, |_| true) else { return Trail::End };
-                prefetch(&self.updaters[id]);
+                self.updaters[id].fetch();
                 Trail::Updater(UpdaterId(id))
             }
             Trail::Updater(id) => {
@@ -390,6 +390,14 @@ impl Updaters {
 }
 
 impl Updater {
+    /// Fetches it. A hint.
+    #[inline]
+    fn fetch(&self) {
+        prefetch(self);
+        // It may lie in two lines of the cache.
+        prefetch(&self.bounded);
+    }
+
     /// Appends the targets whose spans may have keys in `range`.
     fn within(&self, range: &KeyRange, found: &mut Vec<Target>) {
         self.open.extend(found);

@@ -9,6 +9,7 @@
 use super::ContextId;
 use crate::status::StatusId;
 use alloc::vec::Vec;
+use headwater_pool::prefetch;
 
 /// A status range that an updater serves, and the context in which it does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,6 +32,8 @@ impl Target {
 }
 
 const CHUNK: usize = 512;
+/// Bytes that are fetched at once.
+const LINE_BYTES: usize = 64;
 
 /// The targets of one span: as they came while they are few, sorted beyond. Whoever adds one
 /// knows that it is not there: status ranges hold theirs in order (R3).
@@ -118,7 +121,7 @@ impl TargetSet {
         match self {
             Self::Few(few) => {
                 if let Some(last) = few.last() {
-                    headwater_pool::prefetch(last);
+                    prefetch(last);
                 }
             }
             Self::Sorted(sorted) => sorted.fetch_end(),
@@ -258,7 +261,15 @@ impl<T: Copy + Ord> SortedSet<T> {
             Self::Many(chunks) => chunks.last(),
         };
         if let Some(last) = chunk.and_then(|chunk| chunk.last()) {
-            headwater_pool::prefetch(last);
+            prefetch(last);
+        }
+    }
+
+    /// Fetches the members, of a set that is not large. A hint.
+    #[inline]
+    pub(crate) fn fetch(&self) {
+        if let Self::One(chunk) = self {
+            chunk.chunks(LINE_BYTES / size_of::<T>()).for_each(|line| prefetch(&line[0]));
         }
     }
 
@@ -285,6 +296,12 @@ impl<T: Copy + Ord> SortedSet<T> {
 
 /// The chunk in which `target` is or belongs.
 fn chunk_of<T: Copy + Ord>(chunks: &[Vec<T>], target: T) -> usize {
+    // A new status range has the greatest number, more often than not.
+    if let Some(last) = chunks.last()
+        && last[0] <= target
+    {
+        return chunks.len() - 1;
+    }
     chunks.partition_point(|chunk| chunk[0] <= target).saturating_sub(1)
 }
 
