@@ -266,6 +266,32 @@ fn outputs_that_all_come_of_very_many_checks_are_computed_in_slices() {
     assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
 }
 
+/// A part of a timeline would look for its rows among the posts of every poster, as each other part does.
+#[test]
+fn a_timeline_of_many_posters_reads_each_of_them_once() {
+    // Too few posters for their number to tell that the timeline is to be gathered, and more posts than a slice has.
+    const POSTERS: usize = 3 * ROWS;
+    const POSTS: usize = 3;
+    let join = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+    let mut engine = engine(join);
+    for poster in 0..POSTERS {
+        set(&mut engine, &format!("s|ann|p{poster:05}"), "1");
+        for post in 0..POSTS {
+            let time = poster * 31 % 1000 + post * 333;
+            set(&mut engine, &format!("p|p{poster:05}|{time:05}"), "post");
+        }
+    }
+    let before = count(&engine, "rows_read");
+    let (pairs, _) = read(&mut engine, "t|ann|", &mut |_, _| {});
+    assert_eq!(pairs.len(), POSTS * POSTERS);
+    // A subscription, the look among its poster's posts, and these.
+    let once = (2 + POSTS) * POSTERS;
+    let rows = (count(&engine, "rows_read") - before) as usize;
+    // What was found before it was known to be too much is looked at again.
+    assert!(rows < 2 * once, "{rows} rows, where one look at each takes {once}");
+    assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+}
+
 /// One key of the first source leads to very many of the second.
 #[test]
 fn outputs_of_very_many_keys_below_one_check_are_computed_in_slices() {
