@@ -11,21 +11,28 @@ use headwater_pattern::{Bindings, Component, Pattern};
 
 /// About how many rows of a slice are sampled, to tell where to divide a range.
 const SAMPLED: usize = 64;
-/// A range whose source spans have fewer rows than this, on average, is gathered if it may be: to look for rows in a span costs as much as some rows.
+/// A range of at least so many source spans is gathered, if it may be, where these have fewer rows than [`ROWS_A_SPAN`] on average.
+const SPARSE_MIN: usize = 16;
+/// A look for a span's rows takes about as long as so many rows: the group is found by a hash, and an updater is left there.
 const ROWS_A_SPAN: usize = 4;
 
 impl Execution<'_> {
+    /// Whether the parts of the range would take much more together than the whole.
+    pub(crate) fn is_dear_in_parts(&self) -> bool {
+        if self.divides_on {
+            return false;
+        }
+        // The range is a part already of what these rows are read for: each further part would read them again, or pass them over.
+        let misses = self.missed + self.skipped > (self.values + self.skipped) / 4;
+        // Each part would look for rows of its own in each span of the whole.
+        let spans = self.spans.len();
+        let is_sparse = spans >= SPARSE_MIN && spans > self.values / ROWS_A_SPAN;
+        misses || (self.gathers_sparse && is_sparse)
+    }
+
     /// A key that divides the range such that the part before it has about half of the outputs that were found
     /// before the execution was over; nothing where none does.
     pub(crate) fn dividing_key(&self) -> Option<Vec<u8>> {
-        if self.missed + self.skipped > (self.values + self.skipped) / 4 {
-            // The range is a part already of what these rows are read for: each further part would read them again, or pass them over.
-            return None;
-        }
-        if self.may_gather && self.values > 0 && self.spans.len() > self.values / ROWS_A_SPAN {
-            // Each part would look for rows of its own in each span of the whole.
-            return None;
-        }
         let tuples = (0..self.tuples.tuples.len()).map(|at| self.tuples.key(at));
         let mut keys: Vec<&[u8]> = self.sample.iter().map(Vec::as_slice).chain(tuples).collect();
         let together_at = self.plan.together_at;

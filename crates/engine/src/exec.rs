@@ -28,7 +28,7 @@ use headwater_pattern::{Bindings, Mode, put_containing_range};
 use headwater_store::WARM_MAX;
 
 /// A range of which a source has so many times the keys that a slice has, which do not say where to divide it, is gathered.
-const GATHERED_FROM: usize = 4;
+pub(crate) const GATHERED_FROM: usize = 4;
 
 /// Some data is being loaded: the operation must be run again later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,10 +78,16 @@ pub(crate) struct Execution<'r> {
     pub(crate) ahead: Option<Ahead<'r>>,
     /// A range that cannot be divided is gathered.
     pub(crate) may_gather: bool,
+    /// So is one whose source spans have few rows each.
+    pub(crate) gathers_sparse: bool,
+    /// A range is divided also where its parts read the same rows again.
+    pub(crate) divides_on: bool,
     /// Where the execution takes more rows than it may, it is neither divided nor gathered, but given up.
     pub(crate) gives_up: bool,
-    /// It is to be gathered: the range takes more rows than a slice, and cannot be divided.
+    /// It is to be gathered: the range takes more rows than a slice, and is not divided.
     pub(crate) gathers: bool,
+    /// It could be divided as well.
+    pub(crate) is_divisible: bool,
     /// The outputs are known already: rows of the value source are not looked at, and spans alone are collected.
     pub(crate) spans_only: bool,
     /// Of each span of the value source the row alone is wanted that its operator takes, the range being one output key.
@@ -121,8 +127,11 @@ impl<'r> Execution<'r> {
             began: 0,
             ahead: None,
             may_gather: false,
+            gathers_sparse: false,
+            divides_on: false,
             gives_up: false,
             gathers: false,
+            is_divisible: false,
             spans_only: false,
             pick: None,
             stepped: 0,
@@ -206,7 +215,9 @@ impl Engine {
             self.reads.slices.end_for_now();
         } else if execution.extent == Extent::Cut {
             if !execution.gathers {
-                execution.split = execution.dividing_key();
+                let key = execution.dividing_key();
+                execution.is_divisible = key.is_some();
+                execution.split = key.filter(|_| !execution.is_dear_in_parts());
                 execution.gathers = execution.split.is_none() && execution.may_gather;
             }
             core::mem::take(&mut execution.tuples).release(&mut self.store.pool);

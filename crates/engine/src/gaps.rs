@@ -266,8 +266,7 @@ impl Engine {
         }
         execution.rows_max = self.reads.slices.rows_max();
         execution.ahead = ahead;
-        execution.may_gather =
-            execution.ahead.is_none() && self.may_gather(join) && self.holds_few_outputs(join, gap);
+        self.allow_gathering(&mut execution, &bindings);
         let best = match execution.ahead {
             None => self.compute_best(join, gap),
             Some(_) => None,
@@ -335,8 +334,7 @@ impl Engine {
         execution.follow = Some((&filed, fixed));
         execution.rows_max = self.reads.slices.rows_max();
         execution.ahead = ahead;
-        execution.may_gather =
-            execution.ahead.is_none() && self.may_gather(join) && self.holds_few_outputs(join, gap);
+        self.allow_gathering(&mut execution, &bindings);
         if self.run(&mut execution, 0, &bindings).is_err() {
             return Err(self.unfilled(join, gap, execution));
         }
@@ -371,16 +369,23 @@ impl Engine {
         if let Some(end) = execution.ahead.and_then(|ahead| ahead.end) {
             return Unfilled::TooFar(end);
         }
-        self.divide_gap(join, gap, execution.split, execution.gathers);
+        let gathers = execution.gathers.then_some(execution.is_divisible);
+        self.divide_gap(join, gap, execution.split, gathers);
         Unfilled::Missing
     }
 
     /// Where filling a gap takes more than a slice: what is to be computed next is the part before `split`, if there is
-    /// one; or else the gap is gathered, if that is what is to be done.
-    fn divide_gap(&mut self, join: u32, gap: &KeyRange, split: Option<Vec<u8>>, gathers: bool) {
-        if gathers {
+    /// one; or else the gap is gathered, if that is what is to be done: `gathers` tells whether it could be divided as well.
+    fn divide_gap(
+        &mut self,
+        join: u32,
+        gap: &KeyRange,
+        split: Option<Vec<u8>>,
+        gathers: Option<bool>,
+    ) {
+        if let Some(is_divisible) = gathers {
             let id = self.make_status(join, gap);
-            self.begin_gathering(id);
+            self.begin_gathering(id, is_divisible);
         }
         let Some(split) = split else { return };
         if !self.views.catalog.join(join).mode().is_maintained() {

@@ -1,7 +1,8 @@
-//! Ranges that are computed piece by piece, because they cannot be divided.
+//! Ranges that are computed piece by piece, because they cannot be divided, or not well.
 //!
 //! Where a range takes more rows than a slice has, it is divided at an output key ([`crate::divide`]). One output key
-//! with very many sources cannot be, nor can outputs that all come of very many keys of one of the join's sources. Such a range is
+//! with very many sources cannot be, nor can outputs that all come of very many keys of one of the join's sources. A timeline of many
+//! posters who have posted little could be, but each part would look for its rows among the posts of all of them. Such a range is
 //! *gathered*: it is made with nothing in it, as if that source had no keys, and these are added to it, some in each slice, as
 //! if they had just been written. It has targets meanwhile as any range has (R3), so what changes of keys that were added
 //! changes its outputs. A key of the source that is still to be added is none of its business, and whether it comes, goes or
@@ -14,14 +15,17 @@
 //! - J1. A range that is being gathered holds what comes of those keys of the source that is taken in steps which lie before the place
 //!   where it goes on. Changes of the others do not reach it; one of a source before it, of which there is one key, has it begin anew.
 //! - J2. Nothing of such a range is recomputed from all keys before the last is added: what is stale stays so.
+//! - J4. A step visits at most [`GATHERED_FROM`] times as many rows as a slice has: with more, it is tried with fewer keys. Where one
+//!   key alone leads to more, a range that can be divided is invalid from then on, and divided; another one takes them all at once.
 //! - J3. Gatherings that are undone again and again (by changes that make the range unknown, or for want of memory) end: after
 //!   [`BEGUN_MAX`] ranges of a join were begun, and none completed, one is computed as a whole (Z2).
 //!
 //! # Cost
 //! About twice that of computing the range as a whole. A write looks whether any range is being gathered.
 
+use crate::divide::divides;
 use crate::engine::Engine;
-use crate::exec::{Execution, Missing};
+use crate::exec::{Execution, GATHERED_FROM, Missing};
 use crate::status::StatusId;
 use crate::updaters::{Reader, Target};
 use crate::views::Views;
@@ -33,6 +37,8 @@ use headwater_store::Scan;
 
 /// How many ranges of a join may be begun before one is completed (J3).
 const BEGUN_MAX: u32 = 64;
+/// Ranges that could be divided as well are gathered only while fewer than so many of the join have been begun.
+const SPARSE_BEGUN_MAX: u32 = BEGUN_MAX / 2;
 /// Of so many parts of a slice's rows the first step takes one.
 pub(crate) const FIRST_SHARE: usize = 64;
 /// A slice adds at most this many times as many keys of a source as the slice before it: what rows these lead to is not known, and may be more.
@@ -47,6 +53,8 @@ pub(crate) struct Gathering {
     at: Option<Vec<u8>>,
     /// How many of these keys are looked at next.
     rows: usize,
+    /// The range could be divided as well.
+    is_divisible: bool,
 }
 
 /// A part of the keys of the source that is taken in steps.
@@ -85,7 +93,7 @@ pub(crate) fn fitting(keys: usize, rows_max: usize, visited: u64) -> usize {
 }
 
 impl Engine {
-    /// Whether a range of a join may be gathered if it cannot be divided: nobody is told of its outputs one by one.
+    /// Whether a range of a join may be gathered if it is not divided: nobody is told of its outputs one by one.
     pub(crate) fn may_gather(&self, join: u32) -> bool {
         let installed = self.views.catalog.join(join);
         self.reads.slices.is_active()
@@ -113,7 +121,7 @@ impl Engine {
     }
 
     /// Begins to gather a range, which has no targets. Its outputs, from before, go.
-    pub(crate) fn begin_gathering(&mut self, id: StatusId) {
+    pub(crate) fn begin_gathering(&mut self, id: StatusId, is_divisible: bool) {
         let status = self.views.statuses.get(id);
         let (join, range, sifted) = (status.join, status.range(), status.sifted);
         for key in self.outputs_in(join, &range, sifted) {
@@ -122,7 +130,7 @@ impl Engine {
         self.views.forget_kept(join, &range);
         self.views.catalog.join_mut(join).gatherings += 1;
         let rows = (self.reads.slices.rows_max() / FIRST_SHARE).max(1);
-        self.views.gatherings.insert(id, Gathering { source: 0, at: None, rows });
+        self.views.gatherings.insert(id, Gathering { source: 0, at: None, rows, is_divisible });
         let work = self.dirty(id);
         work.invalid = false;
         work.gathering = true;
@@ -139,7 +147,7 @@ impl Engine {
     pub(crate) fn gather(&mut self, id: StatusId) -> Result<(), Missing> {
         let Some(gathering) = self.views.gatherings.get(&id) else { return Ok(()) };
         let most = if self.reads.slices.is_active() { gathering.rows } else { usize::MAX };
-        let from = gathering.at.clone();
+        let (from, is_divisible) = (gathering.at.clone(), gathering.is_divisible);
         let status = self.views.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
         let filed = status.filed();
@@ -149,7 +157,16 @@ impl Engine {
         let mut execution = Execution::new(join, plan, &range);
         execution.follow = Some((&filed, fixed));
         execution.step = Some(Step { from, most, next: None });
-        self.run(&mut execution, 0, &bindings)?;
+        if self.reads.slices.is_active() && (most > 1 || is_divisible) {
+            execution.rows_max = self.reads.slices.rows_max().saturating_mul(GATHERED_FROM);
+            execution.gives_up = true;
+        }
+        if self.run(&mut execution, 0, &bindings).is_err() {
+            if execution.is_given_up() {
+                self.gather_less(id, most);
+            }
+            return Err(Missing);
+        }
         // What came meanwhile concerns what was added before (N1).
         self.feed(id);
         let Execution { tuples, spans, read, visited, stepped, step, .. } = execution;
@@ -184,6 +201,34 @@ impl Engine {
         }
         self.drain();
         Ok(())
+    }
+}
+
+impl Engine {
+    /// So many keys of the source that is taken in steps lead to too much for a slice: fewer are tried. Where one alone does, the range
+    /// is divided (J4).
+    fn gather_less(&mut self, id: StatusId, keys: usize) {
+        let Some(gathering) = self.views.gatherings.get_mut(&id) else { return };
+        if keys > 1 {
+            gathering.rows = (keys / GROWTH_MAX).max(1);
+        } else {
+            self.invalidate(id);
+            self.dirty(id).divides = true;
+        }
+    }
+
+    /// Says of an execution for a status range, below what `bindings` fix, whether it is gathered where it takes more rows than a slice.
+    pub(crate) fn allow_gathering(&self, execution: &mut Execution<'_>, bindings: &Bindings<'_>) {
+        let (join, plan) = (execution.join, &execution.plan);
+        let may_gather = execution.ahead.is_none()
+            && !execution.divides_on
+            && self.may_gather(join)
+            && self.holds_few_outputs(join, execution.range);
+        // Parts of a range that a check source divides have spans of their own.
+        let divides = || (0..plan.value_source()).any(|level| divides(plan, level, bindings));
+        let begun = self.views.catalog.join(join).gatherings;
+        execution.gathers_sparse = may_gather && begun < SPARSE_BEGUN_MAX && !divides();
+        execution.may_gather = may_gather;
     }
 }
 

@@ -233,6 +233,7 @@ impl Engine {
         );
         let status = self.views.statuses.get_mut(id);
         let (join, whole) = (status.join, status.range());
+        let divides = status.work.as_ref().is_some_and(|work| work.divides);
         let dependents = core::mem::take(&mut status.dependents);
         let mut dependents: Vec<_> = dependents.iter().collect();
         dependents.retain(|&dependent| self.views.statuses.find(dependent).is_some());
@@ -250,7 +251,8 @@ impl Engine {
                 self.views.statuses.get_mut(dependent).sources.insert(part);
                 self.views.statuses.get_mut(part).dependents.insert(dependent);
             }
-            self.dirty(part).invalid = true;
+            let work = self.dirty(part);
+            (work.invalid, work.divides) = (true, divides);
         }
     }
 

@@ -342,6 +342,7 @@ impl Engine {
         let status = self.views.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
         let filed = status.filed();
+        let divides_on = status.work.as_ref().is_some_and(|work| work.divides);
         let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
@@ -350,10 +351,11 @@ impl Engine {
         if plan.join.mode.is_maintained() {
             execution.rows_max = self.reads.slices.rows_max();
         }
-        execution.may_gather = self.may_gather(join) && self.holds_few_outputs(join, &range);
+        execution.divides_on = divides_on;
+        self.allow_gathering(&mut execution, &bindings);
         if self.run(&mut execution, 0, &bindings).is_err() {
             if execution.gathers {
-                self.begin_gathering(id);
+                self.begin_gathering(id, execution.is_divisible);
                 self.drain();
             } else if let Some(at) = execution.split {
                 self.divide(id, &at);

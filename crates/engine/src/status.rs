@@ -41,6 +41,8 @@ pub(crate) struct Work {
     pub(crate) invalid: bool,
     /// Only a part of what the range holds was added yet (`gather`).
     pub(crate) gathering: bool,
+    /// One key of a source leads to more than it is gathered for in a slice: it is divided.
+    pub(crate) divides: bool,
     /// Changed check keys.
     pub(crate) log: Log,
     /// Output keys whose fold must be recomputed.

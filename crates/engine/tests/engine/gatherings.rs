@@ -292,6 +292,35 @@ fn a_timeline_of_many_posters_reads_each_of_them_once() {
     assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
 }
 
+/// Many posters have posted little, which is what a timeline is gathered for, and one of them very much.
+#[test]
+fn one_poster_of_very_many_posts_among_others_takes_no_slice_for_himself() {
+    const POSTERS: usize = 3 * ROWS;
+    let join = "t|<user>|<time>|<poster> = check s|<user>|<poster> copy p|<poster>|<time>";
+    for much in [0, POSTERS / 2, POSTERS - 1] {
+        let mut engine = engine(join);
+        let mut expected = 0;
+        for poster in 0..POSTERS {
+            set(&mut engine, &format!("s|ann|p{poster:05}"), "1");
+            for post in 0..if poster == much { KEYS } else { 1 } {
+                set(
+                    &mut engine,
+                    &format!("p|p{poster:05}|{:05}", poster * 31 % 1000 + post),
+                    "post",
+                );
+                expected += 1;
+            }
+        }
+        let (pairs, slices) = read(&mut engine, "t|ann|", &mut |engine, turn| {
+            set(engine, &format!("p|p{much:05}|{:05}", 20_000 + turn), "late");
+            expected += 1;
+        });
+        assert_eq!(pairs.len(), expected);
+        assert!(slices > KEYS / ROWS / 4, "{slices} slices");
+        assert_eq!(engine.verify(&headwater_base::KeyRange::all(), 10), Ok(Vec::new()));
+    }
+}
+
 /// One key of the first source leads to very many of the second.
 #[test]
 fn outputs_of_very_many_keys_below_one_check_are_computed_in_slices() {
