@@ -131,7 +131,7 @@ impl Engine {
             }
             targets.push((updater, self.views.updaters.contexts.intern(span.context)));
         }
-        // A range that has none yet has all of them from one execution.
+        // A range without targets takes them all at once.
         let held = &mut self.views.statuses.get_mut(id).targets;
         let all = if held.is_empty() { SortedSet::of_distinct(&targets) } else { None };
         let are_new = all.is_some();

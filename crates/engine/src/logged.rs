@@ -200,7 +200,7 @@ impl Engine {
         self.counters.checks_applied += 1;
         let Some(bindings) = bindings else { return Ok(()) };
         let status = self.views.statuses.get(id);
-        // Targets are looked for among these when all rows were read.
+        // The targets are searched once all rows were read.
         status.targets.fetch();
         let (join, fixed) = (status.join, status.fixed);
         let wider = status.filed_wider();

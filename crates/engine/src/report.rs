@@ -443,7 +443,7 @@ pub(crate) struct Counters {
     /// Writes that were noted for so many ranges that they are applied in slices.
     pub(crate) fan_outs_noted: u64,
     pub(crate) fan_outs_deep: u64,
-    /// Ranges that were computed piece by piece, because they cannot be divided.
+    /// Ranges that were computed piece by piece, because they cannot be divided, or not well.
     pub(crate) ranges_gathered: u64,
     /// Stale folds that were recomputed piece by piece.
     pub(crate) folds_gathered: u64,

@@ -16,7 +16,7 @@ pub(crate) struct Spans {
     text: Vec<u8>,
 }
 
-/// Where in the text a span is that is kept.
+/// A kept span, with its places in the text: where its first key begins, its end, its context, and where that ends.
 #[derive(Debug)]
 struct Placed {
     source: usize,

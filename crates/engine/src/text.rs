@@ -16,6 +16,7 @@ pub(crate) enum Text<const SHORT: usize> {
 
 impl<const SHORT: usize> Text<SHORT> {
     pub(crate) fn new(text: &[u8]) -> Self {
+        const { assert!(SHORT <= u8::MAX as usize, "the length is a byte") };
         if text.len() > SHORT {
             return Self::Long(Box::new(text.into()));
         }

@@ -56,7 +56,8 @@ pub fn containing_range(
     put_containing_range(output, range, source, bound, &mut found).then_some(found)
 }
 
-/// As [`containing_range`], which is put in the place of `found`; whether there is a key. If not, what `found` is means nothing.
+/// Writes the range of [`containing_range`] into `found`, whose memory is used again; whether there is one. If not, `found` is
+/// unspecified.
 #[must_use]
 pub fn put_containing_range(
     output: &Pattern,
@@ -454,6 +455,7 @@ mod tests {
             let values: Vec<Vec<u8>> = (0..3).map(|_| bytes(1, b"ab")).collect();
             let stem = bytes(5, b"a{|}~\x00\x7e\xfe\xff059");
             let mut bound = Bindings::new();
+            let mut used = KeyRange::new(&stem, b"of before");
             for (slot, name) in join.slots.iter().enumerate() {
                 let value = &values[slot % 3];
                 if name != "x" && !value.is_empty() && draw(8) > 0 {
@@ -478,6 +480,9 @@ mod tests {
                 }
                 let mut lead = Vec::new();
                 let given = source.bound_prefix(&bound, &mut lead);
+                let is_put = put_containing_range(output, &range, source, &bound, &mut used);
+                let put = is_put.then(|| used.clone());
+                assert_eq!(put, containing_range(output, &range, source, &bound));
                 let mut by_cells = KeyRange { first: lead.clone(), last: lead };
                 let any = super::by_cells(output, &range, source, &bound, given, &mut by_cells);
                 short += u32::from(rest_of_prefix(output, &range, source, given, &bound).is_some());

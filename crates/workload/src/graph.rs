@@ -147,8 +147,8 @@ impl Graph {
         Self::draw(users, seed, |rng| pareto(rng, least, most))
     }
 
-    /// A graph of `users` users of whom each follows `least` to `most` others, any number as often as another; the
-    /// same for the same arguments. How many follow a user goes by a power law, as in [`Graph::generate`].
+    /// A graph of `users` users of whom each follows `least` to `most` others (both at most a quarter of all), any number as
+    /// often as another; the same for the same arguments. How many follow a user goes by a power law, as in [`Graph::generate`].
     #[must_use]
     pub fn uniform(users: usize, least: usize, most: usize, seed: u64) -> Self {
         let ceiling = (users / 4).max(1);

@@ -58,7 +58,7 @@ pub(super) enum Presentation {
     Systems(&'static [(&'static str, f64)]),
     /// Lines of systems over what changes along the bottom.
     Over(&'static str, &'static [Quantity]),
-    /// The same, of the run with what is loaded before it.
+    /// Lines of systems over what changes along the bottom, with loading and warming included.
     OverWhole(&'static str, &'static [Quantity]),
     /// Nanoseconds a step, for each holder.
     Steps,

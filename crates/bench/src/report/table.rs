@@ -17,7 +17,9 @@ pub fn of(report: &Report) -> String {
         rows(&mut text, &matrix(report));
         return text;
     }
-    for case in report.phases.iter().chain(&report.cases) {
+    // The run is the phase before the whole.
+    let (before, whole) = report.phases.split_at(report.phases.len().saturating_sub(1));
+    for case in before.iter().chain(&report.cases).chain(whole) {
         let name = if case.name.is_empty() { String::new() } else { format!(" {}", case.name) };
         let _ = writeln!(text, "\n{}{name}", report.workload);
         rows(&mut text, &grid(case));

@@ -18,7 +18,7 @@ pub struct Mix {
 impl Mix {
     /// That of the Pequod paper.
     pub const PAPER: Self = Self { logins: 5, subscriptions: 9, checks: 85 };
-    /// That of Pequod's prototype, as its program has it. It logs users out; each of them logs in again.
+    /// That of Pequod's prototype, whose program logs users out; who was logged out logs in again, and that is what is counted here.
     pub const PROTOTYPE: Self = Self { logins: 5, subscriptions: 10, checks: 100 };
 
     fn sum(self) -> usize {
@@ -167,9 +167,9 @@ fn draw_ops(graph: &Graph, active: &[u32], params: &Params, rng: &mut Rng) -> Ve
     let mix = params.mix;
     let checks = params.checks * active.len() as f64;
     let total = (checks * (mix.sum() + 1) as f64 / mix.checks as f64).round() as usize;
-    // What is left to one part of the mix, since posts have a share of their own.
-    let others = total as f64 * (100.0 - params.posting) / 100.0 / mix.sum() as f64;
-    let share = |parts: usize| (parts as f64 * others) as usize;
+    // How many operations a percent of the usual mix is, since posts have a share of their own.
+    let others = (100.0 - params.posting) / mix.sum() as f64;
+    let share = |parts: usize| (total as f64 * parts as f64 * others / 100.0) as usize;
     let logins = share(mix.logins);
     let (subscriptions, reads) = (share(mix.subscriptions), share(mix.checks));
     // The last ones come seldom.

@@ -37,8 +37,8 @@ const PROTOTYPE_CHECKS: f64 = 100.0;
 pub struct Twip {
     #[command(flatten)]
     common: Common,
-    /// Do what the program of Pequod's prototype does: 20 000 users (or --users) who follow 20 to 200 others each and
-    /// have no posts at the start, five bytes a post, 100 checks for each active user (or --checks), and for each post 10
+    /// Do what the program of Pequod's prototype does: 20 000 users (or --users) who follow 20 to 200 others each (at most a
+    /// quarter of all) and have no posts at the start, five bytes a post, 100 checks for each active user (or --checks), and for each post 10
     /// subscriptions, 5 logins, 100 checks.
     #[arg(long, conflicts_with_all = ["graph", "posting", "posts", "window"])]
     pequod: bool,
@@ -395,6 +395,11 @@ struct Lane {
     following: usize,
 }
 
+/// The operations of a batch in runs of reads and of others.
+fn runs_of(batch: &[Op]) -> impl Iterator<Item = &[Op]> {
+    batch.chunk_by(|one, other| one.kind.is_read() == other.kind.is_read())
+}
+
 struct TwipDriver<'a, 'p> {
     world: &'a mut World<'p>,
     backend: &'a mut dyn Backend,
@@ -408,7 +413,7 @@ impl Driver for TwipDriver<'_, '_> {
         let Self { world, backend, lanes } = self;
         let moments = &mut lanes[lane].moments;
         moments.clear();
-        for ops in batch.chunk_by(|one, other| one.kind.is_read() == other.kind.is_read()) {
+        for ops in runs_of(batch) {
             if ops[0].kind.is_read() {
                 backend.begin_reads(out);
             }
@@ -448,7 +453,7 @@ impl Driver for TwipDriver<'_, '_> {
             return Ok(false);
         }
         let mut moments = lane.moments.iter();
-        for ops in batch.chunk_by(|one, other| one.kind.is_read() == other.kind.is_read()) {
+        for ops in runs_of(batch) {
             for (op, &moment) in ops.iter().zip(moments.by_ref()) {
                 lane.following += match op.kind {
                     Kind::Login | Kind::Check => {

@@ -1,6 +1,6 @@
 //! `headwater bench` as a user runs it: tiny, but whole.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::{Command, Output};
 
 fn bench(arguments: &[&str]) -> Output {
@@ -70,7 +70,21 @@ fn timelines_agree_in_every_system() {
         if let Some(report) = report(&twip, peer) {
             assert_eq!(report["workload"], "twip");
             check(&report, peer);
+            let (load, whole) = (&report["phases"][0], &report["phases"][1]);
+            assert_eq!((&load["name"], &whole["name"]), (&json!("load"), &json!("whole")));
+            check(load, peer);
+            check(whole, peer);
+            let took = |phase: &Value| phase["runs"][1]["wall_s"].as_f64().unwrap();
+            assert!(took(whole) > took(load) && took(whole) > took(&report), "{report}");
         }
+    }
+    let prototype = ["twip", "--pequod", "--users", "100", "--scale", "0.05", "--warm"];
+    for peer in ["client", "valkey"] {
+        let Some(report) = report(&prototype, peer) else { continue };
+        check(&report, peer);
+        assert_eq!(report["phases"][1]["name"], "warm");
+        // Posts, subscriptions, logins and checks are as 1 to 10 to 5 to 100: of 70 users, 5 checks each.
+        assert_eq!(report["runs"][0]["operations"], 406);
     }
 }
 

@@ -171,7 +171,7 @@ impl<T: Copy + Ord> SortedSet<T> {
 
     /// A set of members that are in order, at least two, each once.
     fn of_sorted(all: Vec<T>) -> Self {
-        Self::Many(all.chunks(CHUNK / 2).map(<[T]>::to_vec).collect())
+        Self::Many(all.chunks(CHUNK * 3 / 4).map(<[T]>::to_vec).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -269,7 +269,7 @@ impl<T: Copy + Ord> SortedSet<T> {
     #[inline]
     pub(crate) fn fetch(&self) {
         if let Self::One(chunk) = self {
-            chunk.chunks(LINE_BYTES / size_of::<T>()).for_each(|line| prefetch(&line[0]));
+            chunk.chunks((LINE_BYTES / size_of::<T>()).max(1)).for_each(|line| prefetch(&line[0]));
         }
     }
 
@@ -296,7 +296,7 @@ impl<T: Copy + Ord> SortedSet<T> {
 
 /// The chunk in which `target` is or belongs.
 fn chunk_of<T: Copy + Ord>(chunks: &[Vec<T>], target: T) -> usize {
-    // A new status range has the greatest number, more often than not.
+    // Members are mostly added at the end.
     if let Some(last) = chunks.last()
         && last[0] <= target
     {
@@ -309,6 +309,26 @@ fn chunk_of<T: Copy + Ord>(chunks: &[Vec<T>], target: T) -> usize {
 mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
+
+    #[test]
+    fn a_set_of_distinct_members_is_as_if_they_had_been_inserted() {
+        assert!(SortedSet::<u32>::of_distinct(&[]).is_some_and(|set| set.is_empty()));
+        assert!(SortedSet::of_distinct(&[3, 1, 3]).is_none());
+        for count in [1, 2, CHUNK, CHUNK + 1, 5 * CHUNK] {
+            let count = count as u32;
+            let members: Vec<u32> = (0..count).map(|number| number * 7919 % count * 2).collect();
+            let distinct: BTreeSet<u32> = members.iter().copied().collect();
+            let Some(mut set) = SortedSet::of_distinct(&members) else {
+                assert!(distinct.len() < members.len());
+                continue;
+            };
+            assert!(set.iter().eq(distinct.iter().copied()) && set.len() == members.len());
+            // Odd numbers are new, even ones are there.
+            assert!(distinct.iter().all(|&even| set.insert(even + 1) && !set.insert(even)));
+            assert!(distinct.iter().all(|&even| set.remove(even) && !set.remove(even)));
+            assert!(set.iter().eq(distinct.iter().map(|even| even + 1)));
+        }
+    }
 
     #[test]
     fn sorted_sets_and_target_sets_are_sets() {

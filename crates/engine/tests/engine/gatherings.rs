@@ -1,4 +1,4 @@
-//! Ranges that cannot be divided are computed piece by piece, while others write.
+//! Ranges that cannot be divided, or not well, are computed piece by piece, while others write.
 
 use headwater_engine::{Engine, Expiry, RangeOptions, Settings, Stop, Value};
 use std::collections::BTreeMap;

@@ -129,9 +129,9 @@ impl<'o> Encoder<'o> {
     #[inline]
     fn next_header(&mut self, len: usize) {
         match short_line(len as u64) {
-            Some((line, digits)) => {
+            Some((line, len)) => {
                 let bytes = [b'\r', b'\n', b'$', line[0], line[1], line[2], line[3], line[4]];
-                self.append_first(bytes, 3 + digits);
+                self.append_first(bytes, 3 + len);
             }
             None => {
                 self.out.extend_from_slice(b"\r\n");
@@ -292,6 +292,7 @@ impl Reply for Encoder<'_> {
             return self.long_value(value);
         };
         let len = stem.len() + rest.len();
+        // Key and value are left out together.
         if !self.fits(len + bytes.len()) {
             return;
         }
@@ -473,6 +474,24 @@ mod tests {
             }
             pool.release(word);
         }
+    }
+
+    #[test]
+    fn a_pair_whose_value_is_long_or_does_not_fit() {
+        let bytes = alloc::vec![b'x'; 40 << 10];
+        let mut pool = Pool::new();
+        let (long, short) = (pool.insert(&bytes), pool.insert(b"value"));
+        let mut out = Vec::new();
+        Encoder::new(&mut out, Version::Resp2).pair(b"a|", b"b", &pool.view(long));
+        let expected = [b"$3\r\na|b\r\n$40960\r\n", &bytes[..], b"\r\n"].concat();
+        assert!(out == expected);
+        for most in [0, 2, 7] {
+            out.clear();
+            let mut encoder = Encoder::new(&mut out, Version::Resp2).at_most(most);
+            encoder.pair(b"a|", b"b", &pool.view(short));
+            assert!(encoder.overflowed() && encoder.is_empty(), "{most}");
+        }
+        [long, short].into_iter().for_each(|word| pool.release(word));
     }
 
     #[test]
