@@ -114,6 +114,18 @@ pub struct PhasedRun {
 }
 
 impl PhasedRun {
+    /// The turn whose phases cost this.
+    #[must_use]
+    pub fn of(
+        system: System,
+        pair: usize,
+        verified: bool,
+        (load, warm, run): (Cost, Option<Cost>, Cost),
+    ) -> Self {
+        let phase = |cost: Cost| cost.run(system, pair, verified);
+        Self { load: phase(load), warm: warm.map(phase), run: phase(run) }
+    }
+
     /// All phases together. Its operations are those of the run.
     fn whole(&self) -> Run {
         let phases =

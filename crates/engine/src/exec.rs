@@ -16,7 +16,7 @@ use crate::gaps::Ahead;
 use crate::gather::Step;
 use crate::relate::is_point;
 use crate::rows::LookedAt;
-use crate::span::{Spans, follow_span};
+use crate::span::{SourceSpans, follow_span};
 use crate::status::{Fixed, StatusId};
 use crate::tuples::Tuples;
 use crate::views::Views;
@@ -55,7 +55,7 @@ pub(crate) struct Execution<'r> {
     /// The status range for whose updaters spans are collected, and what it fixes.
     pub(crate) follow: Option<(&'r KeyRange, Fixed)>,
     pub(crate) tuples: Tuples,
-    pub(crate) spans: Spans,
+    pub(crate) spans: SourceSpans,
     pub(crate) read: Vec<StatusId>,
     extent: Extent,
     /// Outputs of several homes may come out, of which only own ones are wanted.
@@ -78,15 +78,15 @@ pub(crate) struct Execution<'r> {
     pub(crate) ahead: Option<Ahead<'r>>,
     /// A range that cannot be divided is gathered.
     pub(crate) may_gather: bool,
-    /// So is one whose source spans have few rows each.
+    /// A range whose source spans have few rows each is gathered, though it could be divided.
     pub(crate) gathers_sparse: bool,
     /// A range is divided also where its parts read the same rows again.
     pub(crate) divides_on: bool,
     /// Where the execution takes more rows than it may, it is neither divided nor gathered, but given up.
     pub(crate) gives_up: bool,
-    /// It is to be gathered: the range takes more rows than a slice, and is not divided.
+    /// The range is to be gathered: it takes more rows than a slice, and is not divided.
     pub(crate) gathers: bool,
-    /// It could be divided as well.
+    /// There is a key at which the range could be divided.
     pub(crate) is_divisible: bool,
     /// The outputs are known already: rows of the value source are not looked at, and spans alone are collected.
     pub(crate) spans_only: bool,
@@ -114,7 +114,7 @@ impl<'r> Execution<'r> {
             range,
             follow: None,
             tuples: Tuples::default(),
-            spans: Spans::default(),
+            spans: SourceSpans::default(),
             read: Vec::new(),
             extent: Extent::Whole,
             sifted: false,

@@ -15,10 +15,10 @@
 //! - J1. A range that is being gathered holds what comes of those keys of the source that is taken in steps which lie before the place
 //!   where it goes on. Changes of the others do not reach it; one of a source before it, of which there is one key, has it begin anew.
 //! - J2. Nothing of such a range is recomputed from all keys before the last is added: what is stale stays so.
-//! - J4. A step visits at most [`GATHERED_FROM`] times as many rows as a slice has: with more, it is tried with fewer keys. Where one
-//!   key alone leads to more, a range that can be divided is invalid from then on, and divided; another one takes them all at once.
 //! - J3. Gatherings that are undone again and again (by changes that make the range unknown, or for want of memory) end: after
 //!   [`BEGUN_MAX`] ranges of a join were begun, and none completed, one is computed as a whole (Z2).
+//! - J4. A step visits at most [`GATHERED_FROM`] times as many rows as a slice has: with more, it is tried with fewer keys. Where one
+//!   key alone leads to more, a range that can be divided is invalid from then on, and divided; another one takes them all at once.
 //!
 //! # Cost
 //! About twice that of computing the range as a whole. A write looks whether any range is being gathered.
@@ -53,7 +53,7 @@ pub(crate) struct Gathering {
     at: Option<Vec<u8>>,
     /// How many of these keys are looked at next.
     rows: usize,
-    /// The range could be divided as well.
+    /// There is a key at which the range could be divided.
     is_divisible: bool,
 }
 
@@ -202,18 +202,16 @@ impl Engine {
         self.drain();
         Ok(())
     }
-}
 
-impl Engine {
-    /// So many keys of the source that is taken in steps lead to too much for a slice: fewer are tried. Where one alone does, the range
-    /// is divided (J4).
+    /// Tries fewer keys of the source that is taken in steps, where so many led to more rows than a slice may gather; one alone has
+    /// its range divided (J4).
     fn gather_less(&mut self, id: StatusId, keys: usize) {
         let Some(gathering) = self.views.gatherings.get_mut(&id) else { return };
         if keys > 1 {
             gathering.rows = (keys / GROWTH_MAX).max(1);
         } else {
             self.invalidate(id);
-            self.dirty(id).divides = true;
+            self.dirty(id).divides_on = true;
         }
     }
 

@@ -80,7 +80,6 @@ mod status;
 mod stopwatch;
 mod streams;
 mod tally;
-mod text;
 mod tuples;
 mod updaters;
 mod views;

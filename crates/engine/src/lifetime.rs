@@ -4,13 +4,12 @@
 //! note of its group, its targets (R3), and which ranges it has read and is read by (R4).
 
 use crate::engine::Engine;
-use crate::span::Spans;
+use crate::span::SourceSpans;
 use crate::status::{Fixed, Status, StatusId, is_open};
-use crate::text::Text;
 use crate::updaters::{ContextId, Reader, SortedSet, Target, UpdaterId, decode};
 use crate::views::Views;
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
+use headwater_base::{InlineBytes, KeyRange};
 use headwater_pattern::{Bindings, Mode, containing_range};
 
 impl Engine {
@@ -55,7 +54,7 @@ impl Engine {
         if let Some(at) = expires_at {
             self.views.snapshots.insert((at, id));
         }
-        self.views.catalog.join_mut(join).cover.insert(Text::new(&range.first), id);
+        self.views.catalog.join_mut(join).cover.insert(InlineBytes::new(&range.first), id);
         id
     }
 
@@ -70,7 +69,7 @@ impl Engine {
         if *status.first != *whole.first {
             let cover = &mut self.views.catalog.join_mut(join).cover;
             cover.remove(&*status.first);
-            cover.insert(Text::new(&whole.first), id);
+            cover.insert(InlineBytes::new(&whole.first), id);
             status.first = whole.first.as_slice().into();
         }
         status.last = whole.last.as_slice().into();
@@ -113,7 +112,7 @@ impl Engine {
     }
 
     /// Adds targets for the spans, and notes the status ranges read.
-    pub(super) fn link(&mut self, id: StatusId, spans: &Spans, read: Vec<StatusId>) {
+    pub(super) fn link(&mut self, id: StatusId, spans: &SourceSpans, read: Vec<StatusId>) {
         debug_assert!(!self.views.fan_outs.concern(id), "N1");
         let join = self.views.statuses.get(id).join;
         if !self.views.catalog.join(join).mode().is_maintained() {
@@ -233,10 +232,10 @@ impl Engine {
         );
         let status = self.views.statuses.get_mut(id);
         let (join, whole) = (status.join, status.range());
-        let divides = status.work.as_ref().is_some_and(|work| work.divides);
+        let divides_on = status.work.as_ref().is_some_and(|work| work.divides_on);
         let dependents = core::mem::take(&mut status.dependents);
-        let mut dependents: Vec<_> = dependents.iter().collect();
-        dependents.retain(|&dependent| self.views.statuses.find(dependent).is_some());
+        let is_there = |&dependent: &StatusId| self.views.statuses.find(dependent).is_some();
+        let dependents: Vec<_> = dependents.iter().filter(is_there).collect();
         for &dependent in &dependents {
             let dependent = self.views.statuses.get_mut(dependent);
             dependent.sources.remove(id);
@@ -252,7 +251,7 @@ impl Engine {
                 self.views.statuses.get_mut(part).dependents.insert(dependent);
             }
             let work = self.dirty(part);
-            (work.invalid, work.divides) = (true, divides);
+            (work.invalid, work.divides_on) = (true, divides_on);
         }
     }
 
@@ -331,7 +330,7 @@ impl Views {
     }
 
     /// Removes the targets of spans that led to nothing any more.
-    pub(super) fn unlink(&mut self, id: StatusId, spans: &Spans) {
+    pub(super) fn unlink(&mut self, id: StatusId, spans: &SourceSpans) {
         debug_assert!(!self.fan_outs.concern(id), "N1");
         let join = self.statuses.get(id).join;
         for span in spans.iter() {

@@ -342,7 +342,7 @@ impl Engine {
         let status = self.views.statuses.get(id);
         let (join, fixed, range) = (status.join, status.fixed, status.range());
         let filed = status.filed();
-        let divides_on = status.work.as_ref().is_some_and(|work| work.divides);
+        let divides_on = status.work.as_ref().is_some_and(|work| work.divides_on);
         let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);

@@ -10,15 +10,15 @@ use headwater_pattern::{Bindings, containing_range};
 
 /// The source spans that an execution has read, with their text in one place.
 #[derive(Debug, Default)]
-pub(crate) struct Spans {
-    spans: Vec<Placed>,
-    /// Of each span its first key, its end, and its context.
+pub(crate) struct SourceSpans {
+    spans: Vec<SpanOffsets>,
+    /// The bytes of all spans: the first key of one, its end and its context, then those of the next.
     text: Vec<u8>,
 }
 
 /// A kept span, with its places in the text: where its first key begins, its end, its context, and where that ends.
 #[derive(Debug)]
-struct Placed {
+struct SpanOffsets {
     source: usize,
     depth: usize,
     prefix_bytes: usize,
@@ -28,21 +28,23 @@ struct Placed {
     end: usize,
 }
 
+/// The first key of a span, and what is behind its last.
+pub(crate) type Ends<'s> = (&'s [u8], &'s [u8]);
+
 /// A source span that an execution read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span<'s> {
+pub(crate) struct SourceSpan<'s> {
     pub(crate) source: usize,
     /// How many leading components all keys of the span share.
     pub(crate) depth: usize,
     /// These components.
     pub(crate) prefix: &'s [u8],
-    /// The first key of the span, and what is behind its last.
-    pub(crate) ends: (&'s [u8], &'s [u8]),
+    pub(crate) ends: Ends<'s>,
     /// Encoded slots.
     pub(crate) context: &'s [u8],
 }
 
-impl Spans {
+impl SourceSpans {
     pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
@@ -52,15 +54,15 @@ impl Spans {
         self.text.clear();
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Span<'_>> + Clone {
-        self.spans.iter().map(|placed| {
-            let first = &self.text[placed.first..placed.last];
-            Span {
-                source: placed.source,
-                depth: placed.depth,
-                prefix: &first[..placed.prefix_bytes],
-                ends: (first, &self.text[placed.last..placed.context]),
-                context: &self.text[placed.context..placed.end],
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = SourceSpan<'_>> + Clone {
+        self.spans.iter().map(|offsets| {
+            let first = &self.text[offsets.first..offsets.last];
+            SourceSpan {
+                source: offsets.source,
+                depth: offsets.depth,
+                prefix: &first[..offsets.prefix_bytes],
+                ends: (first, &self.text[offsets.last..offsets.context]),
+                context: &self.text[offsets.context..offsets.end],
             }
         })
     }
@@ -82,7 +84,7 @@ impl Spans {
         let context = self.text.len();
         encode(bindings, !(fixed.slots | plan.prefix_slots(source, depth)), &mut self.text);
         let end = self.text.len();
-        self.spans.push(Placed { source, depth, prefix_bytes, first, last, context, end });
+        self.spans.push(SpanOffsets { source, depth, prefix_bytes, first, last, context, end });
     }
 }
 

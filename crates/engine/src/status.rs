@@ -41,8 +41,9 @@ pub(crate) struct Work {
     pub(crate) invalid: bool,
     /// Only a part of what the range holds was added yet (`gather`).
     pub(crate) gathering: bool,
-    /// One key of a source leads to more than it is gathered for in a slice: it is divided.
-    pub(crate) divides: bool,
+    /// One key of a source leads to more rows than a slice may gather: the range is divided, also where its parts read the
+    /// same rows again (J4).
+    pub(crate) divides_on: bool,
     /// Changed check keys.
     pub(crate) log: Log,
     /// Output keys whose fold must be recomputed.

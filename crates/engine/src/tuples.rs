@@ -137,7 +137,6 @@ impl Engine {
         let mut is_unread = false;
         let is_stepped = plan.value_source() == execution.stepped;
         let gathered_from = if is_stepped { execution.gathered_from() } else { usize::MAX };
-        // Where a step goes on, and how many rows it takes, is told by all keys.
         let pick = execution.pick;
         let is_reverse = pick == Some(Pick::Greatest);
         // Many spans have no keys: what can be passed over is found out at the first.
@@ -146,6 +145,7 @@ impl Engine {
         let passing = |key: &[u8]| LazyCell::force(&passing).as_ref()?.next(key);
         let looked_at = LookedAt {
             span,
+            // Where a step goes on, and how many rows it takes, is told by all keys.
             passing: (step.is_none() && !is_reverse).then_some(&passing),
             is_reverse,
         };

@@ -161,11 +161,7 @@ impl Newp {
                 break;
             }
         }
-        Ok(PhasedRun {
-            load: loading.run(system, pair, verified),
-            warm: warming.map(|cost| cost.run(system, pair, verified)),
-            run: cost.run(system, pair, verified),
-        })
+        Ok(PhasedRun::of(system, pair, verified, (loading, warming, cost)))
     }
 }
 

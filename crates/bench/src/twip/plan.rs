@@ -1,5 +1,6 @@
 //! What happens in a Twip run, drawn beforehand from a seed: the same for every system.
 
+use super::world::START;
 use crate::drive::Schedule;
 use headwater_workload::{Graph, Rng, TweetLengths};
 use std::collections::HashSet;
@@ -18,8 +19,6 @@ pub struct Mix {
 impl Mix {
     /// That of the Pequod paper.
     pub const PAPER: Self = Self { logins: 5, subscriptions: 9, checks: 85 };
-    /// That of Pequod's prototype, whose program logs users out; who was logged out logs in again, and that is what is counted here.
-    pub const PROTOTYPE: Self = Self { logins: 5, subscriptions: 10, checks: 100 };
 
     fn sum(self) -> usize {
         self.logins + self.subscriptions + self.checks
@@ -36,6 +35,36 @@ impl Mix {
 const TEXTS: usize = 4096;
 /// One in so many users is a celebrity in the variant that has them.
 const CELEBRITY_ONE_IN: usize = 1000;
+
+/// What a plan is drawn from where the options do not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// What is done for each post.
+    pub mix: Mix,
+    /// Incremental checks per active user.
+    pub checks: f64,
+    /// Posts before the run; as many as users if not given.
+    pub posts: Option<usize>,
+    /// How many posts back the recent timeline reaches; to the first if not given.
+    pub window: Option<u32>,
+    /// Bytes of each post; those of real ones if not given.
+    pub text_bytes: Option<usize>,
+}
+
+impl Preset {
+    /// The workload of the Pequod paper.
+    pub const PAPER: Self =
+        Self { mix: Mix::PAPER, checks: 50.0, posts: None, window: None, text_bytes: None };
+    /// What the program of Pequod's prototype does. It logs users out, too; who was logged out logs in again, and that is what is
+    /// counted here. All posts of its run are recent.
+    pub const PROTOTYPE: Self = Self {
+        mix: Mix { logins: 5, subscriptions: 10, checks: 100 },
+        checks: 100.0,
+        posts: Some(0),
+        window: Some(START),
+        text_bytes: Some(5),
+    };
+}
 
 /// What a user does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

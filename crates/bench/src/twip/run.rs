@@ -3,10 +3,10 @@
 use super::client::ClientManaged;
 use super::headwater::{Joins, WithJoins};
 use super::memcached::Strings;
-use super::plan::{Kind, Mix, Op, Params, Plan};
+use super::plan::{Kind, Op, Params, Plan, Preset};
 use super::postgres::Triggers;
 use super::redis::SortedSets;
-use super::world::{START, World};
+use super::world::World;
 use super::{Backend, Mode, Post};
 use crate::args::{Common, within};
 use crate::drive::{Driver, drive};
@@ -27,10 +27,6 @@ const MEAN_FOLLOWEES: f64 = 40.0;
 const PROTOTYPE_USERS: usize = 20_000;
 /// Whom each of its users follows: from so many to so many others.
 const PROTOTYPE_FOLLOWEES: (usize, usize) = (20, 200);
-/// Bytes of each of its posts.
-const PROTOTYPE_TEXT: usize = 5;
-/// Its checks for each active user.
-const PROTOTYPE_CHECKS: f64 = 100.0;
 
 /// Timelines: logins, checks, subscriptions and posts over a follower graph.
 #[derive(Clone, Debug, clap::Args)]
@@ -153,19 +149,18 @@ impl Twip {
     /// The graph cannot be read, or is of no use.
     pub(crate) fn plan(&self) -> Result<Plan> {
         let graph = self.graph()?;
-        let posts = if self.pequod { 0 } else { self.posts.unwrap_or(graph.users) };
-        // All posts of a run of the prototype are recent.
-        let window = if self.pequod { START } else { posts as u32 };
+        let preset = self.preset();
+        let posts = self.posts.or(preset.posts).unwrap_or(graph.users);
         let params = Params {
             active: self.active,
             seldom: self.seldom,
             seldom_times: self.seldom_times,
-            mix: self.mix(),
+            mix: preset.mix,
             posting: self.posting(),
-            text_bytes: self.pequod.then_some(PROTOTYPE_TEXT),
+            text_bytes: preset.text_bytes,
             checks: self.checks() * self.common.scale,
             posts,
-            window: self.window.unwrap_or(window),
+            window: self.window.or(preset.window).unwrap_or(posts as u32),
             seed: self.common.seed,
             connections: self.common.connections,
             pipeline: self.pipeline,
@@ -173,16 +168,16 @@ impl Twip {
         Ok(Plan::draw(graph, &params))
     }
 
-    fn mix(&self) -> Mix {
-        if self.pequod { Mix::PROTOTYPE } else { Mix::PAPER }
+    fn preset(&self) -> Preset {
+        if self.pequod { Preset::PROTOTYPE } else { Preset::PAPER }
     }
 
     fn posting(&self) -> f64 {
-        self.posting.unwrap_or_else(|| self.mix().posting())
+        self.posting.unwrap_or_else(|| self.preset().mix.posting())
     }
 
     fn checks(&self) -> f64 {
-        self.checks.unwrap_or(if self.pequod { PROTOTYPE_CHECKS } else { 50.0 })
+        self.checks.unwrap_or(self.preset().checks)
     }
 
     /// Checks the options.
@@ -338,11 +333,7 @@ impl Twip {
         look(&mut control)?;
         progress.phase("verifying", self.common.sample as u64);
         let verified = self.verify(&world, &mut *backend, &mut control)?;
-        Ok(PhasedRun {
-            load: loading.run(system, pair, verified),
-            warm: warming.map(|cost| cost.run(system, pair, verified)),
-            run: cost.run(system, pair, verified),
-        })
+        Ok(PhasedRun::of(system, pair, verified, (loading, warming, cost)))
     }
 
     /// Compares sampled timelines with a recomputation; a difference is told on stderr.

@@ -27,14 +27,13 @@ mod targets;
 pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
 pub(crate) use targets::{SortedSet, Target};
 
-use crate::span::Spans;
+use crate::span::{Ends, SourceSpans};
 use crate::status::{StatusId, reaches_end};
-use crate::text::Text;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
 use headwater_base::hash::Secret;
+use headwater_base::{InlineBytes, KeyRange};
 use headwater_pool::prefetch;
 use headwater_store::{GroupId, Index, Slab, TableId, WARM_MAX};
 use intervals::Intervals;
@@ -51,14 +50,11 @@ pub(crate) struct Reader {
     pub(crate) source: u32,
 }
 
-/// The first key of a span, and what is behind its last.
-type Ends<'a> = (&'a [u8], &'a [u8]);
-
 #[derive(Debug)]
 struct Updater {
     reader: Reader,
     /// The leading components that all watched keys share.
-    prefix: Text<22>,
+    prefix: InlineBytes<22>,
     open: TargetSet,
     bounded: Option<Box<Intervals>>,
 }
@@ -164,7 +160,7 @@ impl Updaters {
     pub(crate) fn find_or_create_each(
         &mut self,
         join: u32,
-        spans: &Spans,
+        spans: &SourceSpans,
         found: &mut Vec<UpdaterId>,
     ) {
         let mut hashes = [0; WARM_MAX];
@@ -176,12 +172,10 @@ impl Updaters {
             let ahead = spans.clone();
             for (hashed, span) in hashes.iter_mut().zip(ahead) {
                 *hashed = hash(&self.secret, reader(span.source), span.prefix);
-                self.by_prefix.first_slot(*hashed).into_iter().for_each(prefetch);
+                self.fetch_slot(*hashed);
             }
             for &hashed in &*hashes {
-                if let Some(id) = self.by_prefix.find(hashed, |_| true) {
-                    self.updaters[id].fetch();
-                }
+                self.fetch_record(hashed);
             }
             for (&hashed, span) in hashes.iter().zip(spans.by_ref()) {
                 let id = self.find_or_create(hashed, reader(span.source), span.prefix);
@@ -197,11 +191,11 @@ impl Updaters {
         }
         let updater = Updater {
             reader,
-            prefix: Text::new(prefix),
+            prefix: InlineBytes::new(prefix),
             open: TargetSet::default(),
             bounded: None,
         };
-        self.bytes += updater.prefix.bytes();
+        self.bytes += updater.prefix.bytes_elsewhere();
         let id = self.updaters.insert(updater);
         self.by_prefix.insert(hash, id);
         UpdaterId(id)
@@ -221,24 +215,30 @@ impl Updaters {
     #[inline]
     pub(crate) fn warm_first(&self, reader: Reader, prefix: &[u8]) -> Trail {
         let hash = hash(&self.secret, reader, prefix);
-        match self.by_prefix.first_slot(hash) {
-            Some(slot) => {
-                prefetch(slot);
-                Trail::Hash(hash)
-            }
-            None => Trail::End,
-        }
+        if self.fetch_slot(hash) { Trail::Hash(hash) } else { Trail::End }
+    }
+
+    /// Fetches the slot of the index that a lookup of `hash` reads first; whether there is one.
+    #[inline]
+    fn fetch_slot(&self, hash: u64) -> bool {
+        let slot = self.by_prefix.first_slot(hash);
+        slot.into_iter().for_each(prefetch);
+        slot.is_some()
+    }
+
+    /// Fetches the record of the updater that probably has this hash.
+    #[inline]
+    fn fetch_record(&self, hash: u64) -> Option<UpdaterId> {
+        let id = self.by_prefix.find(hash, |_| true)?;
+        self.updaters[id].fetch();
+        Some(UpdaterId(id))
     }
 
     /// Fetches what comes next on the way to an updater's targets.
     #[inline]
     pub(crate) fn warm_next(&self, trail: Trail) -> Trail {
         match trail {
-            Trail::Hash(hash) => {
-                let Some(id) = self.by_prefix.find(hash, |_| true) else { return Trail::End };
-                self.updaters[id].fetch();
-                Trail::Updater(UpdaterId(id))
-            }
+            Trail::Hash(hash) => self.fetch_record(hash).map_or(Trail::End, Trail::Updater),
             Trail::Updater(id) => {
                 self.fetch_end(id);
                 Trail::Targets(id)
@@ -300,7 +300,7 @@ impl Updaters {
         if updater.open.is_empty() && updater.bounded.as_ref().is_none_or(|spans| spans.is_empty())
         {
             let hash = hash(&self.secret, updater.reader, &updater.prefix);
-            self.bytes = self.bytes - updater.prefix.bytes() - updater.bytes();
+            self.bytes = self.bytes - updater.prefix.bytes_elsewhere() - updater.bytes();
             self.by_prefix.remove(hash, id.0);
             self.updaters.remove(id.0);
         }
