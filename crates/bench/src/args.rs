@@ -9,6 +9,9 @@ use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+/// PostgreSQL is started with room for a few more.
+const POSTGRES_CONNECTIONS_MAX: f64 = 150.0;
+
 /// Options of every workload.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
@@ -63,7 +66,7 @@ impl Common {
     /// One is; the message says what is allowed.
     pub fn check(&self) -> Result<()> {
         within("--pairs", self.pairs as f64, 1.0, 1000.0)?;
-        within("--connections", self.connections as f64, 1.0, 150.0)?;
+        within("--connections", self.connections as f64, 1.0, 1000.0)?;
         within("--scale", self.scale, 1e-6, 1e3)?;
         within("--sample", self.sample as f64, 1.0, 1e6)?;
         if let Some(seconds) = self.duration {
@@ -101,6 +104,9 @@ impl Common {
     /// A peer is unknown.
     pub fn systems(&self, workload: &str, known: &[System]) -> Result<Vec<System>> {
         let peers = System::list(&self.against, workload, known)?;
+        if peers.contains(&System::Postgres) {
+            within("--connections", self.connections as f64, 1.0, POSTGRES_CONNECTIONS_MAX)?;
+        }
         if self.peers_only {
             if peers.is_empty() {
                 bail!("--peers-only: --against names no peer");

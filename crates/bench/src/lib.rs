@@ -9,7 +9,7 @@
 //! - [`drive`]: the generator's loop. [`wire`]: the protocols it speaks.
 //! - [`peer`]: the systems, how they are started and stopped. [`measure`]: what they cost.
 //! - [`twip`], [`scale`], [`newp`], [`raw`], [`growth`], [`cache`], [`pool`], [`durability`], [`sourced`],
-//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`],
+//!   [`functions`], [`stalls`], [`joins`], [`bounds`], [`watch`], [`top`], [`flows`], [`rights`], [`threads`],
 //!   [`cluster`],
 //!   [`faults`]: the workloads. [`papers`]: those that are in the papers, on one page.
 //! - [`honest`]: the client whose times others cost. [`report`]: table, JSON, SVG.
@@ -38,6 +38,7 @@ pub mod rights;
 pub mod scale;
 pub mod sourced;
 pub mod stalls;
+pub mod threads;
 pub mod top;
 pub mod twip;
 pub mod watch;
@@ -92,6 +93,8 @@ pub enum Workload {
     Papers(Box<papers::Papers>),
     /// Instructions of a GET, by what its user may do.
     Rights(Box<rights::Rights>),
+    /// What further threads bring: I/O threads and shards.
+    Threads(Box<threads::Threads>),
 }
 
 /// Measures, prints the table, and writes the files that were asked for.
@@ -122,5 +125,6 @@ pub fn run(workload: &Workload) -> Result<()> {
         Workload::Flows(flows) => flows.run(),
         Workload::Papers(papers) => papers.run(),
         Workload::Rights(rights) => rights.run(),
+        Workload::Threads(threads) => threads.run(),
     }
 }

@@ -10,6 +10,8 @@ use headwater_policy::Policy;
 pub const LEAST_FOR_DATA: usize = 8 << 20;
 /// Most shards.
 pub(crate) const SHARDS_MAX: usize = 256;
+/// Most threads for clients' sockets.
+const IO_THREADS_MAX: usize = 64;
 
 impl Config {
     /// Checks what no single setting can tell.
@@ -23,6 +25,7 @@ impl Config {
         }
         self.check_tls()?;
         self.check_cluster()?;
+        self.check_io_threads()?;
         self.check_doors()?;
         self.http.check_origins()?;
         self.check_users()?;
@@ -114,6 +117,21 @@ impl Config {
                 "output-bytes-soft is {} (allowed: at most output-bytes-max, which is {})",
                 clients.output_bytes_soft, clients.output_bytes_max
             ));
+        }
+        Ok(())
+    }
+
+    fn check_io_threads(&self) -> Result<(), ConfigError> {
+        let (threads, shards) = (self.listen.io_threads, self.listen.shards.number());
+        if !(1..=IO_THREADS_MAX).contains(&threads) {
+            let text = format!("io-threads is {threads} (allowed: 1 to {IO_THREADS_MAX})");
+            return Err(ConfigError(text));
+        }
+        // The shards of a cluster are in processes of their own.
+        if threads > 1 && shards > 1 && !self.is_clustered() {
+            return Err(ConfigError(format!(
+                "io-threads is {threads}, and there are {shards} shards, each with a thread that serves clients (allowed: 1, or one shard)"
+            )));
         }
         Ok(())
     }

@@ -143,6 +143,8 @@ pub struct Listen {
     pub shards: ShardCount,
     /// Whether each shard's thread keeps to one core.
     pub pin: bool,
+    /// Threads that read and write clients' sockets, the one that executes among them.
+    pub io_threads: usize,
 }
 
 /// What a client may take up.
@@ -382,6 +384,7 @@ impl Default for Listen {
             tcp_keepalive_seconds: 300,
             shards: ShardCount::Auto,
             pin: false,
+            io_threads: 1,
         }
     }
 }

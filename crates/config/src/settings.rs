@@ -29,7 +29,6 @@ pub const FOREIGN: &[(&str, &str)] = &[
     ("appendonly", "no"),
     ("cluster-enabled", "no"),
     ("databases", "1"),
-    ("io-threads", "1"),
     ("save", ""),
 ];
 
@@ -109,6 +108,7 @@ pub const SETTINGS: &[Setting] = &[
         get: |config| String::from(if config.listen.pin { "yes" } else { "no" }),
         set: None,
     },
+    setting!(fixed "io-threads" &[], listen.io_threads),
     setting!(fixed "tls-port" &[], tls.tls_port),
     setting!(fixed "tls-memcached-port" &[], tls.tls_memcached_port),
     setting!(fixed "tls-http-port" &[], tls.tls_http_port),

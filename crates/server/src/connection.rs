@@ -9,40 +9,17 @@
 //! - C2. While `write_blocked`, the kernel has refused bytes and will report the socket as
 //!   writable: there is no point in trying before.
 
+pub(crate) use crate::connection_id::ConnectionId;
+use crate::io_threads::{IoOutbox, Relay};
 use crate::output::Output;
 use crate::service::Service;
 use crate::tls::{ClientStream, InnerStream, STREAM_BYTES, TlsStream};
 use core::net::SocketAddr;
-use headwater_base::wire::{WireReader, put_u64};
 use headwater_engine::ValueRef;
 use headwater_protocol::Held;
 use mio::event::Source;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, Read, Write};
-
-/// Names a connection: its place and its number, which is never used again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct ConnectionId {
-    /// Its place among the connections.
-    pub(crate) slot: usize,
-    /// Its number, as CLIENT ID gives it.
-    pub(crate) number: u64,
-}
-
-impl ConnectionId {
-    /// Writes it for another shard.
-    #[inline]
-    pub(crate) fn write(self, out: &mut Vec<u8>) {
-        put_u64(out, self.slot as u64);
-        put_u64(out, self.number);
-    }
-
-    /// Reads what another shard has written.
-    #[inline]
-    pub(crate) fn read(bytes: &mut WireReader<'_>) -> Option<Self> {
-        Some(Self { slot: bytes.u64()? as usize, number: bytes.u64()? })
-    }
-}
 
 /// Why nothing of a connection's input is executed now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +53,8 @@ enum Wire {
     Encrypted(Box<TlsStream>),
     /// To a thread of this process, which speaks for a client.
     Inner(Box<InnerStream>),
+    /// To a client, whose socket an I/O thread has.
+    Relay(Box<Relay>),
     /// To the shard that has the client, with its next batch of messages.
     Shard(Vec<u8>),
     /// Nowhere: the client has gone, and what it has begun is brought to its end.
@@ -83,6 +62,16 @@ enum Wire {
     /// To a client within this process, without a socket.
     #[cfg(test)]
     Pipe(crate::simulated::ServerEnd),
+}
+
+impl Wire {
+    fn of(stream: ClientStream) -> Self {
+        match stream {
+            ClientStream::Bare(socket) => Self::Socket(socket),
+            ClientStream::Encrypted(stream) => Self::Encrypted(stream),
+            ClientStream::Inner(inner) => Self::Inner(inner),
+        }
+    }
 }
 
 /// One client's connection, or that of a client of another shard.
@@ -145,12 +134,18 @@ impl<S> Connection<S> {
         session: S,
         now: u64,
     ) -> Self {
-        let wire = match stream {
-            ClientStream::Bare(socket) => Wire::Socket(socket),
-            ClientStream::Encrypted(stream) => Wire::Encrypted(stream),
-            ClientStream::Inner(inner) => Wire::Inner(inner),
-        };
-        Self::over(wire, id, (peer, local), session, now)
+        Self::over(Wire::of(stream), id, (peer, local), session, now)
+    }
+
+    /// That of a client whose socket an I/O thread has.
+    pub(crate) fn relayed(
+        id: ConnectionId,
+        relay: Relay,
+        (peer, local): (SocketAddr, SocketAddr),
+        session: S,
+        now: u64,
+    ) -> Self {
+        Self::over(Wire::Relay(Box::new(relay)), id, (peer, local), session, now)
     }
 
     /// The connection of a client of another shard: its requests and replies are messages between shards.
@@ -217,15 +212,68 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Takes its socket, for an I/O thread to have it; `None`: it has none of its own, or something waits to be sent.
+    pub(crate) fn take_stream(&mut self) -> Option<ClientStream> {
+        if self.unsent() > 0 {
+            return None;
+        }
+        match core::mem::replace(&mut self.wire, Wire::Nowhere) {
+            Wire::Socket(socket) => Some(ClientStream::Bare(socket)),
+            Wire::Encrypted(stream) => Some(ClientStream::Encrypted(stream)),
+            other => {
+                self.wire = other;
+                None
+            }
+        }
+    }
+
+    /// Has something stand for its socket, which an I/O thread has from now on.
+    pub(crate) fn put_relay(&mut self, relay: Relay) {
+        self.wire = Wire::Relay(Box::new(relay));
+    }
+
+    /// Has its socket again; what was sent before stays to be read.
+    pub(crate) fn put_stream(&mut self, stream: ClientStream) {
+        if let Wire::Relay(relay) = &self.wire
+            && !relay.unread().is_empty()
+        {
+            self.input.truncate(self.input_filled);
+            self.input.extend_from_slice(relay.unread());
+            self.input_filled = self.input.len();
+            self.runnable = true;
+        }
+        self.wire = Wire::of(stream);
+        (self.readable, self.write_blocked) = (true, false);
+    }
+
+    /// Which I/O thread has its socket; 0: the thread that executes.
+    pub(crate) fn io_thread(&self) -> usize {
+        if let Wire::Relay(relay) = &self.wire { relay.number() } else { 0 }
+    }
+
+    /// What stands for its socket, which an I/O thread has.
+    #[inline]
+    pub(crate) fn relay(&mut self) -> Option<&mut Relay> {
+        match &mut self.wire {
+            Wire::Relay(relay) => Some(relay),
+            _ => None,
+        }
+    }
+
     /// Whether what it sends is encrypted.
     pub(crate) fn is_encrypted(&self) -> bool {
-        matches!(self.wire, Wire::Encrypted(_))
+        match &self.wire {
+            Wire::Encrypted(_) => true,
+            Wire::Relay(relay) => relay.is_encrypted(),
+            _ => false,
+        }
     }
 
     /// Bytes that its wire takes besides a socket.
     #[inline]
     pub(crate) fn wire_bytes(&self) -> usize {
-        if self.is_encrypted() { STREAM_BYTES } else { 0 }
+        let kept = if let Wire::Relay(relay) = &self.wire { relay.reserved_bytes() } else { 0 };
+        kept + if self.is_encrypted() { STREAM_BYTES } else { 0 }
     }
 
     /// Whether it is that of a client of another shard, or of one that has gone.
@@ -272,6 +320,7 @@ impl<S> Connection<S> {
             Wire::Socket(socket) => std::os::fd::AsRawFd::as_raw_fd(socket),
             Wire::Encrypted(stream) => stream.descriptor(),
             Wire::Inner(inner) => std::os::fd::AsRawFd::as_raw_fd(&inner.socket),
+            Wire::Relay(relay) => relay.descriptor(),
             _ => -1,
         }
     }
@@ -301,6 +350,7 @@ impl<S> Connection<S> {
                 receive_encrypted(stream, into, &mut self.readable, self.ended)
             }
             Wire::Inner(inner) => receive(&mut inner.socket, into, &mut self.readable, self.ended),
+            Wire::Relay(relay) => receive(&mut **relay, into, &mut self.readable, self.ended),
             #[cfg(test)]
             Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
             _ => Received::Nothing,
@@ -330,6 +380,7 @@ impl<S> Connection<S> {
                 receive_encrypted(stream, into, &mut self.readable, self.ended)
             }
             Wire::Inner(inner) => receive(&mut inner.socket, into, &mut self.readable, self.ended),
+            Wire::Relay(relay) => receive(&mut **relay, into, &mut self.readable, self.ended),
             #[cfg(test)]
             Wire::Pipe(pipe) => receive(pipe, into, &mut self.readable, self.ended),
             _ => Received::Nothing,
@@ -363,7 +414,7 @@ impl<S> Connection<S> {
         &mut self,
         out: &mut Vec<u8>,
         held: &mut Held,
-        service: &mut impl Service,
+        (service, relays): (&mut impl Service, &mut IoOutbox),
         now: u64,
     ) -> bool {
         let writes = service.durable_writes();
@@ -378,11 +429,11 @@ impl<S> Connection<S> {
                 self.taken = now;
             }
             self.output.add_gated(out, held, writes.last);
-            return self.send_pending(service, now);
+            return self.send_pending(service, relays, now);
         }
         if !self.output.is_empty() || !held.is_empty() || self.unflushed > 0 {
             self.output.add(out, held, 0);
-            return self.send_pending(service, now);
+            return self.send_pending(service, relays, now);
         }
         if out.is_empty() {
             return true;
@@ -397,6 +448,7 @@ impl<S> Connection<S> {
                 written
             }
             Wire::Inner(inner) => inner.socket.write(out),
+            Wire::Relay(relay) => relays.writer(relay).write(out),
             Wire::Shard(answers) => answers.write(out),
             Wire::Nowhere => Ok(out.len()),
             #[cfg(test)]
@@ -418,11 +470,16 @@ impl<S> Connection<S> {
             Err(_) => return false,
         };
         self.output.add(out, held, count);
-        self.send_pending(service, now)
+        self.send_pending(service, relays, now)
     }
 
     /// Sends what is pending, as far as the client takes it. `false`: the connection broke.
-    fn send_pending(&mut self, service: &mut impl Service, now: u64) -> bool {
+    fn send_pending(
+        &mut self,
+        service: &mut impl Service,
+        relays: &mut IoOutbox,
+        now: u64,
+    ) -> bool {
         while !self.write_blocked && (self.output.may_send() || self.unflushed > 0) {
             let before = self.output.unsent();
             let written = match &mut self.wire {
@@ -437,6 +494,7 @@ impl<S> Connection<S> {
                     written
                 }
                 Wire::Inner(inner) => self.output.write(&mut inner.socket, service),
+                Wire::Relay(relay) => self.output.write(&mut relays.writer(relay), service),
                 Wire::Shard(answers) => self.output.write(answers, service),
                 Wire::Nowhere => self.output.write(&mut std::io::sink(), service),
                 #[cfg(test)]

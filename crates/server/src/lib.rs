@@ -25,12 +25,15 @@ mod arrival;
 pub mod backup;
 pub mod cluster;
 mod connection;
+mod connection_id;
 mod connections;
 mod descriptors;
 mod doors;
 mod http;
+mod io_threads;
 mod keeping;
 pub mod log;
+mod mailbox;
 mod memcached;
 mod memory;
 mod null;
@@ -196,6 +199,12 @@ impl Server {
     /// The engine, to load data before the start.
     pub fn engine_mut(&mut self) -> &mut Engine {
         self.reactor.service.node_mut().engine_mut()
+    }
+
+    /// Has clients' sockets go from one I/O thread to another at random, all the time: for tests.
+    #[doc(hidden)]
+    pub fn move_sockets_at_random(&mut self, seed: u64) {
+        self.reactor.be_restless(seed);
     }
 
     /// Tells with what settings the server begins, and where it listens.

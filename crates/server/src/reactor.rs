@@ -22,11 +22,13 @@ mod accept;
 mod ending;
 mod gated;
 mod limits;
+mod relayed;
 #[cfg(test)]
 mod simulated;
 
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
+use crate::io_threads::IoThreads;
 use crate::log::event;
 use crate::service::{Bounds, Service, Stopped, Time, WireProtocol, Work};
 use accept::again;
@@ -83,6 +85,8 @@ pub(crate) struct Reactor<S: Service> {
     /// A listener may have connections that were not accepted yet.
     accepting: bool,
     connections: Connections<S::Session>,
+    /// Threads that have sockets.
+    io: IoThreads,
     queue: Vec<ConnectionId>,
     /// Something was executed since the last turn ended.
     executed: bool,
@@ -141,7 +145,11 @@ impl<S: Service> Reactor<S> {
     ) -> Result<Self, ConfigError> {
         let poll = Poll::new().map_err(|error| failed("poll", error))?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed("waker", error))?;
-        service.set_waker(Arc::new(waker));
+        let waker = Arc::new(waker);
+        service.set_waker(waker.clone());
+        let has_bound = config.memory.max.0 > 0;
+        let io = IoThreads::start(config.listen.io_threads.saturating_sub(1), waker, has_bound);
+        let io = io.map_err(|error| failed("I/O threads", error))?;
         for (at, (listener, _)) in listeners.iter_mut().enumerate() {
             poll.registry()
                 .register(listener, Token(FIRST_LISTENER + at), Interest::READABLE)
@@ -157,6 +165,7 @@ impl<S: Service> Reactor<S> {
             listeners,
             accepting: true,
             connections,
+            io,
             queue: Vec::new(),
             executed: false,
             gated_replies: GatedReplies::default(),
@@ -192,11 +201,11 @@ impl<S: Service> Reactor<S> {
             self.end_turn();
             let rests = self.queue.is_empty() && !self.executed;
             let wait = if rests { self.patience() } else { Duration::ZERO };
-            if wait.is_zero() || !self.service.may_sleep() {
+            if wait.is_zero() || !self.may_sleep() {
                 self.wait(&mut events, Duration::ZERO)?;
             } else {
                 self.wait(&mut events, wait)?;
-                self.service.awoke();
+                self.awoke();
             }
             self.tell_time();
             self.begin_turn();
@@ -229,6 +238,7 @@ impl<S: Service> Reactor<S> {
                     }
                 }
             }
+            self.hear_io_threads();
             self.go_on();
             if signalled {
                 break;
@@ -242,6 +252,7 @@ impl<S: Service> Reactor<S> {
         }
         self.service.stopped();
         self.farewell();
+        self.io.stop();
         Ok(())
     }
 
@@ -281,6 +292,7 @@ impl<S: Service> Reactor<S> {
         if self.time.uptime >= self.checked + CHECK_EVERY {
             self.check_all();
         }
+        self.balance_io_threads();
         // What they may take depends on others as well, and on settings: who has no news may take too much.
         self.keep_clients_within_share();
     }
@@ -292,6 +304,24 @@ impl<S: Service> Reactor<S> {
         self.executed = false;
         self.send_durable_replies();
         self.service.send_messages();
+        self.io.hand_over();
+    }
+
+    /// Whether the loop may wait for sockets; whoever has something for it wakes it then.
+    fn may_sleep(&mut self) -> bool {
+        if !self.service.may_sleep() {
+            return false;
+        }
+        let may = self.io.may_sleep();
+        if !may {
+            self.service.awoke();
+        }
+        may
+    }
+
+    fn awoke(&mut self) {
+        self.service.awoke();
+        self.io.awoke();
     }
 
     /// How long nothing may happen.
@@ -426,9 +456,9 @@ impl<S: Service> Reactor<S> {
 
     #[inline]
     fn send(&mut self, connection: &mut Connection<S::Session>) -> bool {
-        let Self { out, held, service, .. } = self;
+        let Self { out, held, service, io, .. } = self;
         let tells_elsewhere = connection.is_remote() && !(out.is_empty() && held.is_empty());
-        let alive = connection.send(out, held, service, self.time.uptime);
+        let alive = connection.send(out, held, (service, io.outbox()), self.time.uptime);
         if !alive {
             self.out.clear();
         }
@@ -468,7 +498,9 @@ impl<S: Service> Reactor<S> {
             if let Some(bytes) = connection.grows_to() {
                 self.service.make_room_to_read(bytes);
             }
-            return match connection.receive_more() {
+            let received = connection.receive_more();
+            self.have_read(connection);
+            return match received {
                 Received::Bytes(count) => {
                     self.service.received(count);
                     connection.received_bytes += count as u64;
@@ -483,6 +515,7 @@ impl<S: Service> Reactor<S> {
         let mut read = core::mem::take(&mut self.read);
         read[..kept].copy_from_slice(&connection.input[..kept]);
         let received = connection.receive(&mut read[kept..]);
+        self.have_read(connection);
         if let Received::Bytes(count) = received {
             self.service.received(count);
             connection.received_bytes += count as u64;
@@ -567,6 +600,10 @@ impl<S: Service> Reactor<S> {
         let remote = connection.is_remote();
         if let Some(socket) = connection.source() {
             let _ = self.poll.registry().deregister(socket);
+        }
+        let at_once = connection.unsent() > 0;
+        if let Some(relay) = connection.relay() {
+            self.io.close(relay, at_once);
         }
         for value in connection.take_held() {
             self.service.release(value);

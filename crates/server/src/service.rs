@@ -165,6 +165,10 @@ pub(crate) trait Service {
     #[inline]
     fn received(&mut self, _bytes: usize) {}
 
+    /// So much that another thread has allocated will be freed by this one.
+    #[inline]
+    fn takes_over(&mut self, _bytes: usize) {}
+
     /// A client was sent so many bytes.
     #[inline]
     fn sent(&mut self, _bytes: usize) {}

@@ -7,6 +7,7 @@
 
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
+use std::collections::HashMap;
 use std::fs;
 
 /// The CPU time of this process so far.
@@ -21,16 +22,27 @@ pub fn own_cpu() -> Duration {
 /// # Errors
 /// There is no such process.
 pub fn cpu(pid: u32) -> Result<Duration> {
-    let mut sum = Duration::ZERO;
+    let sum: Duration = cpu_of_threads(pid)?.values().sum();
+    if sum.is_zero() { ticks(pid).map(|ticks| ticks.own) } else { Ok(sum) }
+}
+
+/// The CPU time so far of each thread of a process, by its number.
+///
+/// # Errors
+/// There is no such process.
+pub fn cpu_of_threads(pid: u32) -> Result<HashMap<u32, Duration>> {
+    let mut threads = HashMap::new();
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .with_context(|| format!("the server (process {pid}) is gone"))?;
     for task in tasks {
+        let task = task?;
         // A thread may end between being listed and being read.
-        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        let number = task.file_name().to_str().and_then(|name| name.parse().ok());
         let nanos = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
-        sum += Duration::from_nanos(nanos.unwrap_or(0));
+        threads.insert(number.unwrap_or(0), Duration::from_nanos(nanos.unwrap_or(0)));
     }
-    if sum.is_zero() { ticks(pid).map(|ticks| ticks.own) } else { Ok(sum) }
+    Ok(threads)
 }
 
 /// The CPU time so far of a process, its children, and its children that have ended.

@@ -189,6 +189,12 @@ impl Server {
         if self.family { process::cpu_of_family(pid) } else { process::cpu(pid) }
     }
 
+    /// The number of its process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The most memory it had resident; for PostgreSQL what its processes share and own now.
     ///
     /// # Errors

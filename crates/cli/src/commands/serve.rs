@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Keep each of those threads to one core
     #[arg(long)]
     pin: bool,
+    /// Threads that read and write clients' sockets, the one that executes among them; for one shard [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    io_threads: Option<usize>,
     /// Put streams' oldest parts and long values into this directory when memory is short
     #[arg(long, value_name = "DIR")]
     spill: Option<String>,
@@ -264,6 +267,9 @@ impl Args {
             config.listen.shards = shards;
         }
         config.listen.pin |= self.pin;
+        if let Some(threads) = self.io_threads {
+            config.listen.io_threads = threads;
+        }
         if let Some(path) = &self.spill {
             config.spill.spill_dir.clone_from(path);
         }

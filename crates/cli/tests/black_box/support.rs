@@ -49,7 +49,8 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts `headwater serve` on a free port, with further arguments; with one shard, if neither they nor
-    /// `HEADWATER_TEST_SHARDS` say something else, and with slices of as many rows as `HEADWATER_TEST_SLICE_ROWS` says.
+    /// `HEADWATER_TEST_SHARDS` say something else, with as many I/O threads as `HEADWATER_TEST_IO_THREADS` says, and with slices of as many rows as
+    /// `HEADWATER_TEST_SLICE_ROWS` says.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = program();
         command.args(["serve", "--port", "0"]).args(arguments);
@@ -63,6 +64,13 @@ impl Server {
         let says = texts.into_iter().any(|text| text.contains("\nshards = "));
         if !says && !arguments.contains(&"--shards") {
             name_shards(&mut command);
+        }
+        // One shard can have I/O threads beside it.
+        let is_one = !says && !arguments.windows(2).any(|it| it[0] == "--shards" && it[1] != "1");
+        if let Ok(threads) = std::env::var("HEADWATER_TEST_IO_THREADS")
+            && is_one
+        {
+            command.args(["--io-threads", &threads]);
         }
         // Everything can be tried with slices so short that little is done in one.
         let rows = std::env::var("HEADWATER_TEST_SLICE_ROWS").ok();

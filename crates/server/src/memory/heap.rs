@@ -179,6 +179,14 @@ impl Heap {
     }
 }
 
+/// Has what the calling thread allocates lie with what the first shard does, whose freed pages go back to the system together with it; `at_hand`:
+/// freed memory is kept at hand ([`Heap::set_thread_cache`]).
+pub(crate) fn share_first_heap(at_hand: bool) {
+    // Where it cannot be told, there are freed pages that go back later.
+    let _ = "thread.arena\0".name().write(0u32);
+    let _ = "thread.tcache.enabled\0".name().write(at_hand);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

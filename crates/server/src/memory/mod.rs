@@ -26,7 +26,7 @@ mod stores;
 
 pub(crate) use clients::{CLIENT_BYTES, ClientShare};
 pub(crate) use common::{Common, Share as CommonShare};
-pub(crate) use heap::Sample;
+pub(crate) use heap::{Sample, share_first_heap};
 pub(crate) use program::ProgramPages;
 
 use crate::sources::SourceMemory;

@@ -85,20 +85,33 @@ impl<S: Service> Reactor<S> {
             }
         }
         let id = self.connections.next_id();
-        let token = Token(self.first_connection() + id.slot);
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(stream.source(), token, both).is_err() {
-            self.connections.ended(id, false);
-            return;
+        let thread = match &stream {
+            // Its other end is within the process, and no packets are made of it.
+            ClientStream::Inner(_) => None,
+            _ => self.io.choose(self.connections.open() - 1),
+        };
+        if thread.is_none() {
+            let token = Token(self.first_connection() + id.slot);
+            let both = Interest::READABLE | Interest::WRITABLE;
+            if self.poll.registry().register(stream.source(), token, both).is_err() {
+                self.connections.ended(id, false);
+                return;
+            }
         }
         let mut session = self.service.opened(id, door);
         if let Some(name) = stream.certificate() {
             self.service.identified(&mut session, name, peer);
         }
-        let now = self.time.uptime;
-        let mut connection = Box::new(Connection::new(id, stream, (peer, local), session, now));
+        let (now, addresses) = (self.time.uptime, (peer, local));
+        let mut connection = Box::new(match thread {
+            None => Connection::new(id, stream, addresses, session, now),
+            Some(thread) => {
+                let relay = self.io.hand_on(thread, id, stream);
+                Connection::relayed(id, relay, addresses, session, now)
+            }
+        });
         self.connections.count(&mut connection, 0);
-        if connection.is_encrypted() {
+        if connection.is_encrypted() && thread.is_none() {
             // What came with the end of the handshake is here, and no news of it will come.
             connection.readable = true;
             connection.queued = true;

@@ -38,6 +38,8 @@ impl<S: Service> Reactor<S> {
             if !pending {
                 break;
             }
+            self.io.hand_over();
+            self.hear_io_threads();
             std::thread::sleep(Duration::from_millis(5));
         }
     }

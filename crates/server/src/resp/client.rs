@@ -152,7 +152,7 @@ pub(super) fn describe(
         "id={} addr={peer} laddr={local} fd={} name={} age={} idle={} flags={flags} db=0 sub={} \
          psub={} ssub={} multi={} watch={} qbuf={} qbuf-free={} argv-mem={words} multi-mem={} rbs={output} \
          rbp={output} obl=0 oll={} omem={} tot-mem={memory} events={events} cmd={} user={} redir={} resp={} \
-         lib-name={} lib-ver={} tot-net-in={} tot-net-out={} tot-cmds={} range-watches={}{}",
+         lib-name={} lib-ver={} io-thread={} tot-net-in={} tot-net-out={} tot-cmds={} range-watches={}{}",
         id.number,
         connection.descriptor(),
         text(identity.map(|identity| &identity.name)),
@@ -174,6 +174,7 @@ pub(super) fn describe(
         if session.version == Version::Resp3 { 3 } else { 2 },
         text(identity.map(|identity| &identity.library)),
         text(identity.map(|identity| &identity.library_version)),
+        connection.io_thread(),
         connection.received_bytes,
         connection.sent_bytes,
         session.commands,

@@ -200,6 +200,8 @@ impl ShardService {
         line(out, "server_time_usec", work.time.wall.0 * 1000);
         line(out, "uptime_in_seconds", uptime);
         line(out, "uptime_in_days", uptime / (24 * 3600));
+        let has_io_threads = self.settings.config.listen.io_threads > 1;
+        line(out, "io_threads_active", u8::from(has_io_threads));
     }
 
     fn write_clients(&self, work: &Turn<'_>, out: &mut String) {

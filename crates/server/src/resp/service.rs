@@ -387,6 +387,11 @@ impl Service for ShardService {
         self.bound.clients_bytes_max
     }
 
+    #[inline]
+    fn takes_over(&mut self, bytes: usize) {
+        self.bound.gauge.take_over(|| bytes);
+    }
+
     fn make_room_to_read(&mut self, bytes: usize) {
         // Others are served, and nobody waits for a store.
         self.bound.gauge.begin_postponable(0);

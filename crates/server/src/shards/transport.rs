@@ -3,11 +3,6 @@
 //! A shard gathers what it has for another one during a turn of its loop, and hands it over at the
 //! turn's end: one lock, and at most one wake-up, for all of it. Messages of one sender to one receiver arrive in
 //! the order in which they were written.
-//!
-//! # Invariants
-//! - M1. A loop that waits for sockets has said so and then found no message; whoever brings one puts it down first and looks
-//!   whether the loop waits then. So one of the two sees the other, and a loop that is at work is not woken: it looks
-//!   for messages in every turn.
 
 use super::barrier::Barrier;
 use super::message::{MessageBatch, ShardMessage};
@@ -16,6 +11,7 @@ use super::outgoing::{Outgoing, ToldBatch};
 use super::recorded::Recorded;
 use super::turns::Turns;
 use crate::connection::ConnectionId;
+use crate::mailbox::Mailbox;
 use crate::memory::Common;
 use crate::resp::{
     CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, SlowCommands, Spreads,
@@ -26,8 +22,8 @@ use crate::users::UserRegistry;
 use headwater_base::Shard;
 use mio::Waker;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
 /// Bytes that may wait for a shard, without a bound on memory.
@@ -71,14 +67,9 @@ pub(crate) struct Transport {
 
 #[derive(Debug, Default)]
 struct ShardInbox {
-    batches: Mutex<Vec<MessageBatch>>,
-    waker: OnceLock<Arc<Waker>>,
+    batches: Mailbox<MessageBatch>,
     /// Where the shard is in another process: tells whoever carries messages there that there are some.
     news: OnceLock<Arc<Notify>>,
-    /// There are messages.
-    full: AtomicBool,
-    /// The loop waits for sockets, and is to be woken.
-    sleeps: AtomicBool,
     /// Clients that this shard serves.
     clients: AtomicUsize,
     /// Clients that others have handed on to it, and that it has not looked at yet.
@@ -216,7 +207,7 @@ impl Transport {
     /// What has come for a shard and was not taken: whoever simulates the threads gives it in the order in which it is to come.
     #[cfg(test)]
     pub(crate) fn batches_of(&self, shard: Shard) -> std::sync::MutexGuard<'_, Vec<MessageBatch>> {
-        self.of(shard).batches.lock().unwrap_or_else(PoisonError::into_inner)
+        self.of(shard).batches.all()
     }
 
     /// The barrier of all shards.
@@ -273,39 +264,31 @@ impl Transport {
 
 impl ShardInbox {
     fn put(&self, batches: impl Iterator<Item = MessageBatch>) {
-        let mut all = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        for batch in batches {
+        let counted = batches.inspect(|batch| {
             self.waiting.fetch_add(batch.bytes.len(), Ordering::Relaxed);
-            all.push(batch);
-        }
-        drop(all);
-        self.ring();
+        });
+        self.batches.put(counted);
+        self.tell_news();
     }
 
     #[inline]
     fn take(&self) -> Vec<MessageBatch> {
-        if !self.full.load(Ordering::Acquire) || !self.full.swap(false, Ordering::SeqCst) {
-            return Vec::new();
+        let batches = self.batches.take();
+        if !batches.is_empty() {
+            let bytes = batches.iter().map(|batch| batch.bytes.len()).sum();
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
         }
-        let batches =
-            core::mem::take(&mut *self.batches.lock().unwrap_or_else(PoisonError::into_inner));
-        let bytes = batches.iter().map(|batch| batch.bytes.len()).sum();
-        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
         batches
     }
 
     fn ring(&self) {
-        // M1: all of this is in one order for all threads.
-        self.full.store(true, Ordering::SeqCst);
+        self.batches.ring();
+        self.tell_news();
+    }
+
+    fn tell_news(&self) {
         if let Some(news) = self.news.get() {
             news.notify_one();
-        }
-        if self.sleeps.load(Ordering::SeqCst)
-            && self.sleeps.swap(false, Ordering::SeqCst)
-            && let Some(waker) = self.waker.get()
-        {
-            // Without it the loop comes round by itself, a little later.
-            let _ = waker.wake();
         }
     }
 }
@@ -377,8 +360,7 @@ impl Outbox {
 
     /// Sets what wakes this shard's loop.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
-        // There is one loop, which sets it once.
-        let _ = self.transport.of(self.me).waker.set(waker);
+        self.transport.of(self.me).batches.set_waker(waker);
     }
 
     /// The barrier of all shards.
@@ -468,18 +450,12 @@ impl Outbox {
 
     /// Whether this shard's loop may wait for sockets: there are no messages. It is woken when some come.
     pub(crate) fn may_sleep(&self) -> bool {
-        let own = self.transport.of(self.me);
-        own.sleeps.store(true, Ordering::SeqCst);
-        let may = !own.full.load(Ordering::SeqCst);
-        if !may {
-            own.sleeps.store(false, Ordering::SeqCst);
-        }
-        may
+        self.transport.of(self.me).batches.may_sleep()
     }
 
     /// The loop waits no longer.
     pub(crate) fn awoke(&self) {
-        self.transport.of(self.me).sleeps.store(false, Ordering::SeqCst);
+        self.transport.of(self.me).batches.awoke();
     }
 
     /// Counts the clients of this shard.

@@ -65,6 +65,20 @@ impl ClientStream {
         }
     }
 
+    /// The number of its descriptor.
+    pub(crate) fn descriptor(&self) -> i32 {
+        match self {
+            Self::Bare(socket) => std::os::fd::AsRawFd::as_raw_fd(socket),
+            Self::Encrypted(stream) => stream.descriptor(),
+            Self::Inner(inner) => std::os::fd::AsRawFd::as_raw_fd(&inner.socket),
+        }
+    }
+
+    /// Whether what is sent is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Encrypted(_))
+    }
+
     /// What the client's certificate calls it, if it has shown one.
     pub(crate) fn certificate(&self) -> Option<String> {
         match self {

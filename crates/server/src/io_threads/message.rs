@@ -1,0 +1,98 @@
+//! What the loop and an I/O thread tell each other.
+//!
+//! Bytes of clients lie one behind the other in their batch; each message says where its own end.
+
+use crate::connection_id::ConnectionId;
+use crate::tls::ClientStream;
+
+/// What the loop tells an I/O thread.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// To serve the socket of a client.
+    Serve(ConnectionId, ClientStream),
+    /// To send the client the bytes up to `end`, and to read so many more from it.
+    Send {
+        /// The client.
+        client: ConnectionId,
+        /// Bytes that were read from it and are taken.
+        taken: usize,
+        /// Where the bytes for it end.
+        end: usize,
+    },
+    /// To give the socket back, when the client was sent what it was to be sent.
+    GiveBack(ConnectionId),
+    /// To end the connection: at once, or when its client was sent what it was to be sent.
+    Close {
+        /// The client.
+        client: ConnectionId,
+        /// Whether that is at once.
+        at_once: bool,
+    },
+    /// To end, when all clients were sent what they were to be sent.
+    Stop,
+}
+
+/// What the loop tells an I/O thread in one go.
+#[derive(Debug, Default)]
+pub(super) struct Orders {
+    pub(super) bytes: Vec<u8>,
+    pub(super) all: Vec<Order>,
+}
+
+/// What an I/O thread tells of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Report {
+    /// The client.
+    pub(crate) client: ConnectionId,
+    /// Bytes that it was sent since it was reported last.
+    pub(crate) sent: usize,
+    /// Where the bytes end that it has sent.
+    pub(crate) end: usize,
+    /// Whether more is to be expected.
+    pub(super) state: State,
+}
+
+impl Report {
+    /// Whether the client sends no more.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended | State::Broken)
+    }
+
+    /// Whether the client's socket comes with it.
+    pub(crate) fn gives_back(&self) -> bool {
+        self.state == State::GivenBack
+    }
+}
+
+/// What is to be expected of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// That it sends more, and takes what it is sent.
+    Open,
+    /// That it takes what it is sent.
+    Ended,
+    /// Nothing.
+    Broken,
+    /// That the loop serves it: its socket is the next one in the batch.
+    GivenBack,
+}
+
+/// What an I/O thread tells in one go.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// Which one.
+    pub(super) thread: usize,
+    /// What clients have sent.
+    pub(crate) bytes: Vec<u8>,
+    /// The reports, in order.
+    pub(crate) all: Vec<Report>,
+    /// The sockets that are given back, in the order of their reports.
+    pub(crate) streams: Vec<ClientStream>,
+}
+
+impl Reports {
+    /// Memory that they take, which was allocated by the I/O thread.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity() + self.all.capacity() * size_of::<Report>()
+    }
+}

@@ -1,0 +1,539 @@
+//! The loop of an I/O thread: it reads from its clients, sends them what it is told to, and knows nothing of what that means.
+//!
+//! # Cost
+//! A turn has one wait for sockets, one `read` and one `write` for each client that has news, and one lock and at most one wake-up of the
+//! loop that executes, for all clients together.
+
+use super::message::{Order, Orders, Report, Reports, State};
+use super::{INPUT_WINDOW, OUTPUT_WINDOW, Shared, micros_of_thread};
+use crate::connection_id::ConnectionId;
+use crate::log::event;
+use crate::tls::ClientStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Readiness reports taken at once.
+const EVENTS: usize = 1024;
+/// Bytes that are read from a client at once.
+const READ_BYTES: usize = INPUT_WINDOW;
+/// The buffers of a thread: what it reads into, and what encrypted connections read into.
+pub(super) const BUFFER_BYTES: usize = 2 * READ_BYTES;
+/// How long nobody is told what a client was sent, unless it is asked for or goes with what the client sends.
+const REPORT_AFTER: Duration = Duration::from_millis(10);
+
+/// How long a client whose connection is to end may take for what it was sent last.
+const LEAVING_MAX: Duration = Duration::from_secs(60);
+/// How long all clients may take for that when the server ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+const WAKER: Token = Token(0);
+const FIRST_CLIENT: usize = 1;
+const FIRST_LEAVING: usize = 1 << 40;
+
+/// A client's socket.
+struct Client {
+    id: ConnectionId,
+    stream: ClientStream,
+    /// The socket may have more bytes.
+    readable: bool,
+    /// The client has sent its last byte, which may still be unread.
+    hung_up: bool,
+    /// The last byte was read.
+    has_ended: bool,
+    /// The loop was told so.
+    has_told_end: bool,
+    /// The socket takes no more bytes for now.
+    blocked: bool,
+    /// Bytes that were read and that the loop has not taken (I1).
+    untaken: usize,
+    /// What it is to be sent is behind the first `written` bytes.
+    output: Vec<u8>,
+    written: usize,
+    /// Bytes that it was sent and the loop was not told of.
+    unreported: usize,
+    /// The loop wants its socket back.
+    goes_back: bool,
+    /// It is among those that are looked at.
+    touched: bool,
+    /// It is among those of which a report is late.
+    is_late: bool,
+}
+
+/// An I/O thread.
+pub(super) struct IoThread {
+    poll: Poll,
+    shared: Arc<Shared>,
+    number: usize,
+    /// By the slots of their connections.
+    clients: Vec<Option<Box<Client>>>,
+    /// Those whose connections are to end when they were sent everything, and until when that may take.
+    leaving: Vec<Option<(Box<Client>, Instant)>>,
+    touched: Vec<ConnectionId>,
+    /// Clients of which nothing is read before the loop has taken what was read (I3).
+    held_back: Vec<ConnectionId>,
+    late: Vec<ConnectionId>,
+    late_since: Option<Instant>,
+    read: Box<[u8]>,
+    reports: Reports,
+    ends: bool,
+}
+
+impl IoThread {
+    pub(super) fn new(number: usize, shared: Arc<Shared>) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        shared.orders[number].set_waker(Arc::new(Waker::new(poll.registry(), WAKER)?));
+        Ok(Self {
+            poll,
+            shared,
+            number,
+            clients: Vec::new(),
+            leaving: Vec::new(),
+            touched: Vec::new(),
+            late: Vec::new(),
+            late_since: None,
+            read: vec![0; READ_BYTES].into_boxed_slice(),
+            reports: Reports { thread: number, ..Reports::default() },
+            held_back: Vec::new(),
+            ends: false,
+        })
+    }
+
+    /// Serves until it is told to end.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.ends {
+            self.wait(&mut events);
+            for event in &events {
+                if event.token() != WAKER {
+                    self.hear_of(event);
+                }
+            }
+            for orders in self.shared.orders[self.number].take() {
+                self.follow(orders);
+            }
+            if !self.held_back.is_empty() && !self.shared.is_behind(self.number) {
+                core::mem::take(&mut self.held_back).into_iter().for_each(|id| self.touch(id));
+            }
+            self.attend();
+            self.report_late();
+            self.hand_over();
+            self.end_leaving();
+            self.tell_work();
+        }
+        self.farewell();
+    }
+
+    /// Tells how long it was at work so far, if the loop wants to know.
+    fn tell_work(&mut self) {
+        let work = &self.shared.work[self.number];
+        if work.is_wanted.swap(false, Ordering::Relaxed) {
+            work.micros.store(micros_of_thread(), Ordering::Relaxed);
+        }
+    }
+
+    fn wait(&mut self, events: &mut Events) {
+        let mailbox = &self.shared.orders[self.number];
+        let rests = self.touched.is_empty();
+        let sleeps = rests && mailbox.may_sleep();
+        let most = match self.late_since {
+            _ if !sleeps => Some(Duration::ZERO),
+            Some(_) => Some(REPORT_AFTER),
+            None if !self.leaving.is_empty() => Some(Duration::from_secs(1)),
+            None => None,
+        };
+        if let Err(error) = self.poll.poll(events, most)
+            && error.kind() != ErrorKind::Interrupted
+        {
+            event!(error, "clients", "io_thread_failed", %error, "waiting for sockets failed");
+        }
+        if sleeps {
+            self.shared.orders[self.number].awoke();
+        }
+    }
+
+    fn hear_of(&mut self, event: &mio::event::Event) {
+        let token = event.token().0;
+        if token >= FIRST_LEAVING {
+            return self.send_last(token - FIRST_LEAVING);
+        }
+        let slot = token - FIRST_CLIENT;
+        let Some(client) = self.clients.get_mut(slot).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        client.hung_up |= event.is_read_closed();
+        client.readable |= event.is_readable() || event.is_error() || client.hung_up;
+        client.blocked &= !event.is_writable();
+        let id = client.id;
+        self.touch(id);
+    }
+
+    fn client(&mut self, id: ConnectionId) -> Option<&mut Client> {
+        let client = self.clients.get_mut(id.slot)?.as_deref_mut()?;
+        (client.id == id).then_some(client)
+    }
+
+    /// Has a client looked at in this turn.
+    fn touch(&mut self, id: ConnectionId) {
+        if let Some(client) = self.client(id)
+            && !client.touched
+        {
+            client.touched = true;
+            self.touched.push(id);
+        }
+    }
+
+    fn follow(&mut self, orders: Orders) {
+        let mut begin = 0;
+        for order in orders.all {
+            match order {
+                Order::Serve(id, stream) => self.serve(id, stream),
+                Order::Send { client, taken, end } => {
+                    self.take_order(client, taken, &orders.bytes[begin..end]);
+                    begin = end;
+                }
+                Order::GiveBack(id) => {
+                    if let Some(client) = self.client(id) {
+                        client.goes_back = true;
+                        self.touch(id);
+                    }
+                }
+                Order::Close { client, at_once } => self.close(client, at_once),
+                Order::Stop => self.ends = true,
+            }
+        }
+    }
+
+    /// Ends a connection. The descriptor is closed with the socket, which also ends its registration.
+    fn close(&mut self, id: ConnectionId, at_once: bool) {
+        let client = self.clients.get_mut(id.slot).and_then(|it| it.take_if(|it| it.id == id));
+        let Some(mut client) = client else { return };
+        if at_once || !client.flush() || client.is_sent() {
+            return;
+        }
+        // Its slot is for another client from now on.
+        let at = self.leaving.iter().position(Option::is_none).unwrap_or(self.leaving.len());
+        let token = Token(FIRST_LEAVING + at);
+        if self
+            .poll
+            .registry()
+            .reregister(client.stream.source(), token, Interest::WRITABLE)
+            .is_ok()
+        {
+            if at == self.leaving.len() {
+                self.leaving.push(None);
+            }
+            self.leaving[at] = Some((client, Instant::now() + LEAVING_MAX));
+        }
+    }
+
+    /// Goes on sending to a client whose connection is to end.
+    fn send_last(&mut self, at: usize) {
+        let Some((client, _)) = self.leaving.get_mut(at).and_then(Option::as_mut) else { return };
+        client.blocked = false;
+        if !client.flush() || client.is_sent() {
+            self.leaving[at] = None;
+        }
+    }
+
+    /// Ends those that have had their time.
+    fn end_leaving(&mut self) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for place in &mut self.leaving {
+            place.take_if(|(_, until)| *until <= now);
+        }
+        if self.leaving.iter().all(Option::is_none) {
+            self.leaving.clear();
+        }
+    }
+
+    /// Gives all clients a moment to take what they were sent last.
+    fn farewell(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        let leaving = core::mem::take(&mut self.leaving).into_iter().flatten().map(|(it, _)| it);
+        let mut all: Vec<_> = self.clients.drain(..).flatten().chain(leaving).collect();
+        while !all.is_empty() && Instant::now() < until {
+            all.retain_mut(|client| {
+                client.blocked = false;
+                client.flush() && !client.is_sent()
+            });
+            if !all.is_empty() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    fn serve(&mut self, id: ConnectionId, mut stream: ClientStream) {
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let token = Token(FIRST_CLIENT + id.slot);
+        if self.poll.registry().register(stream.source(), token, both).is_err() {
+            let end = self.reports.bytes.len();
+            self.reports.all.push(Report { client: id, sent: 0, end, state: State::Broken });
+            return;
+        }
+        if self.clients.len() <= id.slot {
+            self.clients.resize_with(id.slot + 1, || None);
+        }
+        let client = Client {
+            id,
+            // What came with the end of a handshake is here, and no news of it will come.
+            readable: matches!(stream, ClientStream::Encrypted(_)),
+            stream,
+            hung_up: false,
+            has_ended: false,
+            has_told_end: false,
+            blocked: false,
+            untaken: 0,
+            output: Vec::new(),
+            written: 0,
+            unreported: 0,
+            goes_back: false,
+            touched: false,
+            is_late: false,
+        };
+        self.clients[id.slot] = Some(Box::new(client));
+        self.touch(id);
+    }
+
+    /// Sends bytes, and reads on where so many were taken.
+    fn take_order(&mut self, id: ConnectionId, taken: usize, bytes: &[u8]) {
+        let Some(client) = self.client(id) else { return };
+        client.untaken = client.untaken.saturating_sub(taken);
+        let mut rest = bytes;
+        let mut alive = true;
+        if client.output.is_empty() && !client.blocked && !rest.is_empty() {
+            alive = client.write(&mut rest);
+        }
+        client.output.extend_from_slice(rest);
+        if !alive {
+            return self.break_off(id);
+        }
+        self.touch(id);
+    }
+
+    /// Looks at the clients of which there is news.
+    fn attend(&mut self) {
+        for id in core::mem::take(&mut self.touched) {
+            let at = id.slot;
+            let Some(mut client) =
+                self.clients.get_mut(at).and_then(|it| it.take_if(|it| it.id == id))
+            else {
+                continue;
+            };
+            client.touched = false;
+            let may_read = client.readable && client.may_read();
+            let is_held_back = may_read && self.shared.is_behind(self.number);
+            let alive =
+                client.flush() && (!may_read || is_held_back || self.read_from(&mut client));
+            if !alive {
+                let end = self.reports.bytes.len();
+                let report = Report { client: id, sent: 0, end, state: State::Broken };
+                self.reports.all.push(report);
+                continue;
+            }
+            if client.goes_back && client.is_sent() {
+                self.give_back(*client);
+                continue;
+            }
+            if client.must_report() {
+                self.report(&mut client);
+            } else if client.unreported > 0 && !client.is_late {
+                client.is_late = true;
+                self.late.push(id);
+                self.late_since.get_or_insert_with(Instant::now);
+            }
+            let goes_on = client.readable && client.may_read();
+            self.clients[at] = Some(client);
+            if is_held_back {
+                self.held_back.push(id);
+            } else if goes_on {
+                self.touch(id);
+            }
+        }
+    }
+
+    /// Reads once; `false`: the connection broke.
+    fn read_from(&mut self, client: &mut Client) -> bool {
+        let most = READ_BYTES.min(INPUT_WINDOW - client.untaken);
+        match client.read(&mut self.read[..most]) {
+            Ok(Some(0)) => client.has_ended = true,
+            Ok(Some(count)) => {
+                self.reports.bytes.extend_from_slice(&self.read[..count]);
+                client.untaken += count;
+                self.report(client);
+            }
+            Ok(None) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Tells what a client has sent (which is behind what was told before) and was sent.
+    fn report(&mut self, client: &mut Client) {
+        let (end, sent) = (self.reports.bytes.len(), core::mem::take(&mut client.unreported));
+        let state = if client.has_ended { State::Ended } else { State::Open };
+        client.has_told_end = client.has_ended;
+        self.reports.all.push(Report { client: client.id, sent, end, state });
+    }
+
+    /// Gives a client's socket back to the loop.
+    fn give_back(&mut self, mut client: Client) {
+        if self.poll.registry().deregister(client.stream.source()).is_err() {
+            let end = self.reports.bytes.len();
+            let report = Report { client: client.id, sent: 0, end, state: State::Broken };
+            return self.reports.all.push(report);
+        }
+        let (end, sent) = (self.reports.bytes.len(), client.unreported);
+        let report = Report { client: client.id, sent, end, state: State::GivenBack };
+        self.reports.all.push(report);
+        self.reports.streams.push(client.stream);
+    }
+
+    /// Tells what clients were sent that have sent nothing since.
+    fn report_late(&mut self) {
+        if self.late_since.is_none_or(|since| since.elapsed() < REPORT_AFTER) {
+            return;
+        }
+        self.late_since = None;
+        for id in core::mem::take(&mut self.late) {
+            let Some(mut client) =
+                self.clients.get_mut(id.slot).and_then(|it| it.take_if(|it| it.id == id))
+            else {
+                continue;
+            };
+            client.is_late = false;
+            if client.unreported > 0 {
+                self.report(&mut client);
+            }
+            self.clients[id.slot] = Some(client);
+        }
+    }
+
+    fn break_off(&mut self, id: ConnectionId) {
+        self.clients[id.slot] = None;
+        let end = self.reports.bytes.len();
+        self.reports.all.push(Report { client: id, sent: 0, end, state: State::Broken });
+    }
+
+    fn hand_over(&mut self) {
+        if !self.reports.all.is_empty() {
+            let next = Reports { thread: self.number, ..Reports::default() };
+            self.shared.report(core::mem::replace(&mut self.reports, next));
+        }
+    }
+}
+
+impl Client {
+    /// Whether it was sent all that it was to be sent.
+    fn is_sent(&self) -> bool {
+        let unflushed = match &self.stream {
+            ClientStream::Encrypted(stream) => stream.unflushed(),
+            ClientStream::Bare(_) | ClientStream::Inner(_) => 0,
+        };
+        self.output.is_empty() && unflushed == 0
+    }
+
+    /// Whether more may be read from it (I1).
+    fn may_read(&self) -> bool {
+        !self.has_ended && !self.goes_back && self.untaken < INPUT_WINDOW
+    }
+
+    /// Whether the loop is to be told of it, though it has sent nothing.
+    fn must_report(&self) -> bool {
+        self.has_ended && !self.has_told_end || self.unreported >= OUTPUT_WINDOW / 2
+    }
+
+    /// Reads what is there; `None`: nothing.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            let read = match &mut self.stream {
+                ClientStream::Bare(socket) => socket.read(into),
+                ClientStream::Encrypted(stream) => stream.read(into),
+                ClientStream::Inner(inner) => inner.socket.read(into),
+            };
+            match read {
+                Ok(count) => {
+                    // A read that is not full has emptied the socket: more is reported anew, but for the end.
+                    self.readable = self.hung_up || count == into.len() || self.has_more();
+                    return Ok(Some(count));
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.readable = self.has_more();
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether what is decrypted is here, and no news of it will come.
+    fn has_more(&self) -> bool {
+        matches!(&self.stream, ClientStream::Encrypted(stream) if stream.has_more())
+    }
+
+    /// Sends what waits, as far as the client takes it; `false`: the connection broke.
+    fn flush(&mut self) -> bool {
+        if self.blocked {
+            return true;
+        }
+        if self.output.is_empty() {
+            return self.flush_encrypted();
+        }
+        let output = core::mem::take(&mut self.output);
+        let mut rest = &output[self.written..];
+        let alive = self.write(&mut rest);
+        let unsent = rest.len();
+        if unsent > 0 {
+            (self.written, self.output) = (output.len() - unsent, output);
+        } else {
+            self.written = 0;
+        }
+        alive
+    }
+
+    /// Sends what was taken to be encrypted and is not sent yet.
+    fn flush_encrypted(&mut self) -> bool {
+        let ClientStream::Encrypted(stream) = &mut self.stream else { return true };
+        if stream.unflushed() == 0 {
+            return true;
+        }
+        match stream.flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.blocked = true;
+                true
+            }
+            other => other.is_ok(),
+        }
+    }
+
+    /// Writes bytes, as far as the client takes them, and shortens them by those; `false`: the connection broke.
+    fn write(&mut self, bytes: &mut &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let written = match &mut self.stream {
+                ClientStream::Bare(socket) => socket.write(bytes),
+                ClientStream::Encrypted(stream) => stream.write(bytes),
+                ClientStream::Inner(inner) => inner.socket.write(bytes),
+            };
+            match written {
+                Ok(0) => return false,
+                Ok(count) => {
+                    *bytes = &bytes[count..];
+                    self.unreported += count;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return true;
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
