@@ -90,7 +90,32 @@ pub(crate) struct Reports {
     pub(crate) streams: Vec<ClientStream>,
 }
 
+/// Bytes, or messages, for which there is room in a batch before they come.
+const EXPECTED_MAX: usize = 4 << 10;
+
+impl Orders {
+    /// Takes what is there. The next batch will be about as long.
+    pub(super) fn take(&mut self) -> Self {
+        let next = Self {
+            bytes: Vec::with_capacity(self.bytes.len().min(EXPECTED_MAX)),
+            all: Vec::with_capacity(self.all.len().min(EXPECTED_MAX / size_of::<Order>())),
+        };
+        core::mem::replace(self, next)
+    }
+}
+
 impl Reports {
+    /// As [`Orders::take`].
+    pub(super) fn take(&mut self) -> Self {
+        let next = Self {
+            thread: self.thread,
+            bytes: Vec::with_capacity(self.bytes.len().min(EXPECTED_MAX)),
+            all: Vec::with_capacity(self.all.len().min(EXPECTED_MAX / size_of::<Report>())),
+            streams: Vec::new(),
+        };
+        core::mem::replace(self, next)
+    }
+
     /// Memory that they take, which was allocated by the I/O thread.
     pub(crate) fn memory(&self) -> usize {
         self.bytes.capacity() + self.all.capacity() * size_of::<Report>()

@@ -45,7 +45,7 @@ use thread::IoThread;
 /// Bytes of a client that may be on their way to the loop (I1).
 pub(crate) const INPUT_WINDOW: usize = 64 << 10;
 /// Bytes that may be on their way to a client (I2).
-pub(crate) const OUTPUT_WINDOW: usize = 256 << 10;
+pub(crate) const OUTPUT_WINDOW: usize = 64 << 10;
 /// Bytes that an I/O thread may have read and the loop not taken (I3).
 const UNTAKEN_MAX: usize = 256 << 10;
 /// Orders after which an I/O thread that is at work is given them, though the turn is not over.
@@ -53,13 +53,13 @@ const ORDERS_MAX: usize = 16;
 /// A client of the loop's own counts as so many of another thread's: the loop executes for all.
 const OWN_WEIGHT: usize = 2;
 
-/// What an I/O thread takes, or may take from one moment to the next: its buffers, and what is on its way to the loop, of which there may be
-/// one and a half times as much while it grows.
-const THREAD_BYTES: usize = thread::BUFFER_BYTES + UNTAKEN_MAX / 2 * 3 + INPUT_WINDOW;
+/// What may be on its way between the loop and an I/O thread, beside what counts with clients: while it grows there may be one and a half times as
+/// much.
+const ON_ITS_WAY: usize = UNTAKEN_MAX / 2 * 3 + INPUT_WINDOW;
 
-/// What so many I/O threads may take, beside what counts with their clients.
-pub(crate) fn bytes_of(threads: usize) -> usize {
-    threads * THREAD_BYTES
+/// What may be on its way between the loop and so many I/O threads.
+pub(crate) fn on_its_way(threads: usize) -> usize {
+    threads * ON_ITS_WAY
 }
 
 /// What the loop and its I/O threads share.
@@ -293,7 +293,7 @@ impl IoThreads {
         let Some(shared) = &self.shared else { return };
         for (orders, mailbox) in self.outbox.of_threads.iter_mut().zip(&shared.orders) {
             if !orders.all.is_empty() {
-                mailbox.put(core::iter::once(core::mem::take(orders)));
+                mailbox.put(core::iter::once(orders.take()));
             }
         }
     }
@@ -304,7 +304,7 @@ impl IoThreads {
         let Some(shared) = &self.shared else { return };
         for (orders, mailbox) in self.outbox.of_threads.iter_mut().zip(&shared.orders) {
             if orders.all.len() >= ORDERS_MAX && !mailbox.sleeps() {
-                mailbox.put(core::iter::once(core::mem::take(orders)));
+                mailbox.put(core::iter::once(orders.take()));
             }
         }
     }

@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 1024;
 /// Bytes that are read from a client at once.
 const READ_BYTES: usize = INPUT_WINDOW;
-/// The buffers of a thread: what it reads into, and what encrypted connections read into.
-pub(super) const BUFFER_BYTES: usize = 2 * READ_BYTES;
 /// How long nobody is told what a client was sent, unless it is asked for or goes with what the client sends.
 const REPORT_AFTER: Duration = Duration::from_millis(10);
 
@@ -422,8 +420,7 @@ impl IoThread {
 
     fn hand_over(&mut self) {
         if !self.reports.all.is_empty() {
-            let next = Reports { thread: self.number, ..Reports::default() };
-            self.shared.report(core::mem::replace(&mut self.reports, next));
+            self.shared.report(self.reports.take());
         }
     }
 }

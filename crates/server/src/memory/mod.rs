@@ -81,6 +81,8 @@ pub(crate) struct Gauge {
     bound: Cell<Option<usize>>,
     /// What other threads may take at any time, of the bound.
     apart: Cell<usize>,
+    /// What writes leave free beside the reserve.
+    on_its_way: Cell<usize>,
     /// What is taken beside what this thread holds.
     beside: Cell<usize>,
     /// The count of allocated bytes at which the next sample is due.
@@ -162,6 +164,7 @@ impl Gauge {
             heap: Heap::new(apart)?,
             bound: Cell::new(None),
             apart: Cell::new(0),
+            on_its_way: Cell::new(0),
             beside: Cell::new(0),
             due: Cell::new(0),
             peak: Cell::new(0),
@@ -294,6 +297,11 @@ impl Gauge {
         self.apart.set(self.apart.get() + bytes);
     }
 
+    /// Has writes leave so many bytes more free, for what is on its way between threads.
+    pub(crate) fn set_on_its_way(&self, bytes: usize) {
+        self.on_its_way.set(bytes);
+    }
+
     /// Leaves so many bytes of the bound to pages of the program: what runs seldom comes when it is
     /// needed, and must find room.
     pub(crate) fn set_program(&self, bytes: usize) {
@@ -314,7 +322,7 @@ impl Gauge {
             .common
             .as_ref()
             .map_or(empty, |common| common.tell_empty(empty + common.to_come() * SHARD_BYTES));
-        let beside = program + self.apart.get() + self.for_stores.get();
+        let beside = program + self.apart.get() + self.for_stores.get() + self.on_its_way.get();
         // What is read from a store needs room at each shard: none lends its last to another.
         let shards = if self.for_stores.get() > 0 { self.shards() } else { 1 };
         (empty + beside + shards * LEAST_FOR_DATA).div_ceil(STEP) * STEP
@@ -341,7 +349,7 @@ impl Gauge {
 
     /// What a write leaves free.
     pub(crate) fn reserve(&self) -> usize {
-        self.bound.get().map_or(0, |bound| part(bound, RESERVE))
+        self.bound.get().map_or(0, |bound| part(bound, RESERVE) + self.on_its_way.get())
     }
 
     /// Whether the heap may have grown so much that a sample is due.

@@ -234,7 +234,9 @@ impl ShardService {
             Node::new(Settings { limits: config.limits.to_limits(), secret, draws: random() });
         // A simulation is the same each time.
         node.engine_mut().set_stopwatch((!cfg!(test)).then_some(times::now));
-        gauge.set_apart(crate::io_threads::bytes_of(config.listen.io_threads.saturating_sub(1)));
+        gauge.set_on_its_way(crate::io_threads::on_its_way(
+            config.listen.io_threads.saturating_sub(1),
+        ));
         provide_disk(&config, shards.as_deref(), &gauge, &mut node)?;
         let me = shards.as_ref().map_or(Shard(0), |shards| shards.me);
         let common = shards.as_ref().map(|shards| shards.outbox.transport().sources().clone());
