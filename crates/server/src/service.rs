@@ -109,6 +109,9 @@ pub(crate) struct Bounds {
     pub(crate) output_stuck_max: u64,
 }
 
+/// Clients for which something is fetched ahead at once.
+pub(crate) const WARMED_MAX: usize = headwater_engine::WARM_MAX;
+
 /// Answers requests.
 pub(crate) trait Service {
     /// What it knows of each client.
@@ -164,6 +167,10 @@ pub(crate) trait Service {
     /// A client has sent so many bytes.
     #[inline]
     fn received(&mut self, _bytes: usize) {}
+
+    /// What these clients have sent is about to be served: what it will touch can be fetched ahead.
+    #[inline]
+    fn warm(&self, _inputs: &[&[u8]]) {}
 
     /// So much that another thread has allocated will be freed by this one.
     #[inline]

@@ -8,9 +8,12 @@ use crate::connections::Connections;
 use crate::keeping::EmbeddedStore;
 use crate::memcached;
 use crate::memory::STORE_LOOK;
-use crate::service::{Bounds, DurableWrites, Served, Service, Stopped, Time, WireProtocol};
+use crate::service::{
+    Bounds, DurableWrites, Served, Service, Stopped, Time, WARMED_MAX, WireProtocol,
+};
 use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
 use headwater_engine::{Effect, Value, ValueRef};
+use headwater_protocol::resp::peek_key;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -385,6 +388,19 @@ impl Service for ShardService {
 
     fn clients_bytes_max(&self) -> usize {
         self.bound.clients_bytes_max
+    }
+
+    #[inline]
+    fn warm(&self, inputs: &[&[u8]]) {
+        let mut keys: [&[u8]; WARMED_MAX] = [&[]; WARMED_MAX];
+        let mut count = 0;
+        for key in inputs.iter().take(WARMED_MAX).filter_map(|input| peek_key(input)) {
+            keys[count] = key;
+            count += 1;
+        }
+        if count > 1 {
+            self.node.engine().warm(&keys[..count]);
+        }
     }
 
     #[inline]
