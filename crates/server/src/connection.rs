@@ -7,7 +7,7 @@
 //! # Invariants
 //! - C1. `output` is older than anything encoded since.
 //! - C2. While `write_blocked`, the kernel has refused bytes and will report the socket as
-//!   writable: there is no point in trying before.
+//!   writable, or as much is on its way through an I/O thread as may be, which will report what it has sent: there is no point in trying before.
 
 pub(crate) use crate::connection_id::ConnectionId;
 use crate::io_threads::{IoOutbox, Relay};

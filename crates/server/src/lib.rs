@@ -50,6 +50,7 @@ mod simulated;
 mod sources;
 mod threads;
 mod tls;
+mod together;
 mod users;
 
 pub use headwater_config::{
@@ -107,7 +108,8 @@ impl Server {
         shards::settle(&mut config)?;
         config.read_secrets()?;
         config.check()?;
-        let others = if config.tls.is_on() { tls::HANDSHAKES_MAX } else { 0 };
+        let handshakes = if config.tls.is_on() { tls::HANDSHAKES_MAX } else { 0 };
+        let others = handshakes + io_threads::descriptors(config.listen.io_threads - 1);
         let warning = descriptors::provide(&mut config.clients, others);
         let shards = config.listen.shards.number();
         // The shards of a cluster are in processes of their own.

@@ -52,7 +52,7 @@ impl<T> Mailbox<T> {
             && self.sleeps.swap(false, Ordering::SeqCst)
             && let Some(waker) = self.waker.get()
         {
-            // Without it the loop comes round by itself, a little later.
+            // It fails where no descriptor is left of the loop: then it has ended.
             let _ = waker.wake();
         }
     }

@@ -601,7 +601,7 @@ impl<S: Service> Reactor<S> {
         if let Some(socket) = connection.source() {
             let _ = self.poll.registry().deregister(socket);
         }
-        let at_once = connection.unsent() > 0;
+        let at_once = connection.phase == Phase::Killed;
         if let Some(relay) = connection.relay() {
             self.io.close(relay, at_once);
         }

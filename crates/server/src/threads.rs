@@ -8,6 +8,7 @@ use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::WireProtocol;
 use crate::shards::{Shards, Transport};
+use crate::together::Together;
 use headwater_base::Shard;
 use headwater_config::{Config, ConfigError};
 use mio::net::TcpListener;
@@ -22,17 +23,6 @@ pub(crate) struct Threads {
     all: Vec<(Sender<()>, JoinHandle<()>)>,
     /// The cores that the first one is kept to.
     pin: bool,
-}
-
-/// Ends the process with its thread: the others cannot do without its keys.
-struct Together;
-
-impl Drop for Together {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
 }
 
 impl Threads {

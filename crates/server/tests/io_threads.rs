@@ -22,7 +22,8 @@ fn start(threads: usize, seed: u64) -> SocketAddr {
     let mut config = Config::default();
     config.listen.port = OptionalPort::On(0);
     config.listen.io_threads = threads;
-    config.clients.output_bytes_soft = 1 << 20;
+    config.clients.output_bytes_soft = 8 << 20;
+    config.clients.output_stuck_seconds_max = 2;
     let (tells, hears) = channel();
     std::thread::spawn(move || {
         let mut server = Server::bind(config).unwrap();
@@ -127,7 +128,35 @@ fn exchange(address: SocketAddr, client: u32, round: u32) {
     sender.join().unwrap();
 }
 
-/// A client that never reads is ended, and nobody else waits for it.
+/// A client that reads only when it has written everything is served: what it is sent meanwhile keeps nobody from reading what it sends.
+#[test]
+fn who_writes_everything_before_reading_is_served_while_sockets_move() {
+    let address = start(3, 7);
+    let clients: Vec<_> = (0..6)
+        .map(|client| {
+            std::thread::spawn(move || {
+                let mut stream = connect(address);
+                let key = format!("k{client}");
+                stream.write_all(&request(&[b"SET", key.as_bytes(), &[b'v'; 4000]])).unwrap();
+                // More replies than the system has room for, but not more than the server keeps, and more requests than it has room for.
+                rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 16 << 10).unwrap();
+                let asks = request(&[b"GET", key.as_bytes()]).repeat(1750);
+                let ballast = request(&[b"EXISTS", &[b'x'; 900]]).repeat(14_000);
+                stream.write_all(&asks).unwrap();
+                stream.write_all(&ballast).unwrap();
+                let reply = [&b"$4000\r\n"[..], &[b'v'; 4000], b"\r\n"].concat();
+                let expected =
+                    [b"+OK\r\n".to_vec(), reply.repeat(1750), b":0\r\n".repeat(14_000)].concat();
+                let mut found = vec![0; expected.len()];
+                stream.read_exact(&mut found).unwrap();
+                assert!(found == expected);
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+}
+
+/// Nobody else waits for a client that never reads, and it is ended.
 #[test]
 fn who_never_reads_holds_nobody_up_while_sockets_move() {
     let address = start(2, 9);
@@ -148,6 +177,9 @@ fn who_never_reads_holds_nobody_up_while_sockets_move() {
             assert_eq!(reply, *format!("$4\r\n{round:04}\r\n").as_bytes());
         }
     }
+    deaf.set_write_timeout(Some(PATIENCE)).unwrap();
+    let ended = deaf.write_all(&asks.repeat(100)).unwrap_err();
+    assert_ne!(ended.kind(), std::io::ErrorKind::WouldBlock, "it is never ended");
 }
 
 /// Or the other tests would show nothing.

@@ -302,3 +302,26 @@ fn figures_of_papers_are_on_one_page() {
     assert!(!refused.status.success());
     assert!(stderr(&refused).contains("there is no such figure (allowed: systems, "));
 }
+
+#[test]
+fn threads_are_measured_one_by_one() {
+    let few = ["--keys", "2000", "--scale", "0.002", "--pairs", "1", "--connections", "4"];
+    let words = ["threads", "--op", "get,set", "--pipeline", "16", "--threads", "2", "--no-pin"];
+    let output = bench(&[&words[..], &few].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let table = String::from_utf8(output.stdout).unwrap();
+    for name in ["one thread", "2 I/O threads", "2 shards"] {
+        let rows: Vec<_> = table.lines().filter_map(|line| line.strip_prefix(name)).collect();
+        assert_eq!(rows.len(), 2, "{table}");
+        for row in rows {
+            let figures: Vec<f64> =
+                row.split_whitespace().take(3).map(|word| word.parse().unwrap()).collect();
+            let [all, _, busiest] = figures[..] else { panic!("{row}") };
+            assert!(busiest > 0.0 && busiest <= all, "{row}");
+        }
+    }
+    for wrong in [["--op", "range"], ["--threads", "1"], ["--against", "valkey"]] {
+        let output = bench(&[&["threads"][..], &wrong].concat());
+        assert!(stderr(&output).contains(wrong[0]), "{}", stderr(&output));
+    }
+}

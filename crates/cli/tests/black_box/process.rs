@@ -144,3 +144,32 @@ fn the_client_prints_replies() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "(integer) 3\n\"a\\\"b\"\n");
 }
+
+#[test]
+fn io_threads_are_told_of_and_bounded() {
+    let server = Server::start(&["--shards", "1", "--io-threads", "3"]);
+    let mut clients: Vec<_> = (0..9).map(|_| server.client(2)).collect();
+    let info = |client: &mut redis::Connection| -> String {
+        redis::cmd("CLIENT").arg("INFO").query(client).unwrap()
+    };
+    for thread in 0..3 {
+        // Nobody is short of time, and nobody has none.
+        let has = |all: &String| all.contains(&format!(" io-thread={thread} "));
+        let all: Vec<String> = clients.iter_mut().map(info).collect();
+        assert!(all.iter().any(has), "{thread}: {all:?}");
+    }
+    let asked = redis::cmd("CONFIG").arg("GET").arg("io-threads").query(&mut clients[0]);
+    assert_eq!(asked, Ok((String::from("io-threads"), 3)));
+    let told: String = redis::cmd("INFO").arg("server").query(&mut clients[1]).unwrap();
+    assert!(told.contains("io_threads_active:1\r\n"), "{told}");
+    for (arguments, why) in [
+        (["--io-threads", "0"], "io-threads is 0 (allowed: 1 to 64)"),
+        (["--io-threads", "65"], "io-threads is 65 (allowed: 1 to 64)"),
+        (["--io-threads", "2"], "io-threads is 2, and there are 3 shards"),
+    ] {
+        let shards = if arguments[1] == "2" { "3" } else { "1" };
+        let error =
+            refused(&[&["serve", "--port", "0", "--shards", shards][..], &arguments].concat());
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -8,6 +8,7 @@
 //! ([`Mailbox`]). A connection whose socket is elsewhere has a [`Relay`] where others have the socket, and nobody else knows of it.
 //!
 //! - `balance`: which thread has which sockets.
+//! - `client`: one client's socket, as an I/O thread has it; `leaving`: those that are sent their last replies.
 //! - `message`: what crosses.
 //! - `relay`: one client's socket, as the loop sees it.
 //! - `thread`: the loop of an I/O thread.
@@ -22,6 +23,8 @@
 //! more.
 
 mod balance;
+mod client;
+mod leaving;
 mod message;
 mod relay;
 mod thread;
@@ -30,8 +33,10 @@ use crate::connection_id::ConnectionId;
 use crate::mailbox::Mailbox;
 use crate::memory::share_first_heap;
 use crate::tls::ClientStream;
+use crate::together::Together;
 pub(crate) use balance::Shift;
 use balance::{LOOK_EVERY, Load};
+use leaving::LEAVING_MAX;
 use message::{Order, Orders};
 pub(crate) use message::{Report, Reports};
 pub(crate) use relay::Relay;
@@ -56,6 +61,12 @@ const OWN_WEIGHT: usize = 2;
 /// What may be on its way between the loop and an I/O thread, beside what counts with clients: while it grows there may be one and a half times as
 /// much.
 const ON_ITS_WAY: usize = UNTAKEN_MAX / 2 * 3 + INPUT_WINDOW;
+
+/// Descriptors that so many I/O threads need, beside those of clients: what they wait with and are woken by, and clients that are sent their last
+/// replies.
+pub(crate) fn descriptors(threads: usize) -> usize {
+    threads * (2 + LEAVING_MAX)
+}
 
 /// What may be on its way between the loop and so many I/O threads.
 pub(crate) fn on_its_way(threads: usize) -> usize {
@@ -114,14 +125,15 @@ impl Shared {
         self.reports.put(core::iter::once(reports));
     }
 
-    /// Whether the loop has yet to take so much of a thread's that it should read no more; it is woken when the loop has.
-    fn is_behind(&self, thread: usize) -> bool {
-        if self.untaken[thread].load(Ordering::Relaxed) < UNTAKEN_MAX {
+    /// Whether the loop has yet to take so much of a thread's, with `more` that it has not handed over, that it should read no more; it is woken when
+    /// the loop has.
+    fn is_behind(&self, thread: usize, more: usize) -> bool {
+        if self.untaken[thread].load(Ordering::Relaxed) + more < UNTAKEN_MAX {
             return false;
         }
         self.waits[thread].store(true, Ordering::SeqCst);
-        // It may have taken it meanwhile.
-        self.untaken[thread].load(Ordering::SeqCst) >= UNTAKEN_MAX
+        // It may have taken it meanwhile. What was not handed over yet it will take.
+        self.untaken[thread].load(Ordering::SeqCst) + more >= UNTAKEN_MAX
     }
 }
 
@@ -151,27 +163,28 @@ impl IoThreads {
             work: (0..count).map(|_| Work::default()).collect(),
         });
         shared.reports.set_waker(waker);
-        let mut threads = Vec::new();
+        let mut io = Self::default();
+        io.outbox.of_threads = (0..count).map(|_| Orders::default()).collect();
+        (io.clients, io.worked) = (vec![0; count], vec![0; count + 1]);
+        io.shared = Some(shared.clone());
         for number in 0..count {
             let thread = IoThread::new(number, shared.clone())?;
-            let name = format!("io-{}", number + 1);
             let run = move || {
+                let _together = Together;
                 share_first_heap(!has_bound);
                 thread.run();
             };
-            threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+            let name = format!("io-{}", number + 1);
+            io.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
         }
-        let of_threads = (0..count).map(|_| Orders::default()).collect();
-        let (outbox, clients) = (IoOutbox { of_threads }, vec![0; count]);
-        let worked = vec![0; count + 1];
-        Ok(Self { shared: Some(shared), threads, outbox, clients, worked, ..Self::default() })
+        Ok(io)
     }
 
     /// Which of them is to have the socket of a client who has come, where there are `all` clients so far; `None`: the loop.
     pub(crate) fn choose(&self, all: usize) -> Option<usize> {
         let least = (0..self.clients.len()).min_by_key(|&at| self.clients[at])?;
         let own = all.saturating_sub(self.clients.iter().sum());
-        (OWN_WEIGHT * own >= self.clients[least]).then_some(least)
+        (OWN_WEIGHT * own > self.clients[least]).then_some(least)
     }
 
     /// Has an I/O thread serve a socket from now on.
@@ -331,6 +344,14 @@ fn shift_at_random(state: &mut u64, threads: usize) -> Option<Shift> {
         0 if threads > 0 => Some(Shift::Away { thread, clients: 1 }),
         1 if threads > 0 => Some(Shift::Back { thread, clients: 1 }),
         _ => None,
+    }
+}
+
+impl Drop for IoThreads {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.stop();
+        }
     }
 }
 

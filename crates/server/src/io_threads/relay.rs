@@ -1,7 +1,7 @@
 //! A client whose socket an I/O thread serves, as the loop sees it: something to read from and to write to that never waits.
 //!
 //! What was written to it is to the loop as what the system has taken of a socket: it is on its way, and is sent also where the loop ends the
-//! connection then.
+//! connection then, unless the client was to be ended at once.
 //!
 //! # Invariants
 //! - I1. At most [`INPUT_WINDOW`] bytes of a client are on their way to the loop or kept here: the I/O thread reads no further ones before
@@ -12,7 +12,7 @@
 use super::message::{Order, Orders, Report, State};
 use super::{INPUT_WINDOW, OUTPUT_WINDOW};
 use crate::connection_id::ConnectionId;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
 /// The loop's side of a client's socket.
 #[derive(Debug)]
@@ -168,18 +168,21 @@ impl<'w> RelayWriter<'w> {
     }
 }
 
-impl Write for RelayWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Relay { client, untold, in_flight, comes_back, state, .. } = self.relay;
-        if *state == State::Broken {
+impl RelayWriter<'_> {
+    /// How much may be written now.
+    fn room(&self) -> io::Result<usize> {
+        if self.relay.state == State::Broken {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        let room = if *comes_back { 0 } else { OUTPUT_WINDOW.saturating_sub(*in_flight) };
-        let count = bytes.len().min(room);
-        if count == 0 && !bytes.is_empty() {
-            return Err(ErrorKind::WouldBlock.into());
+        match OUTPUT_WINDOW.saturating_sub(self.relay.in_flight) {
+            room if room > 0 && !self.relay.comes_back => Ok(room),
+            _ => Err(ErrorKind::WouldBlock.into()),
         }
-        self.orders.bytes.extend_from_slice(&bytes[..count]);
+    }
+
+    /// So many bytes were added to the batch.
+    fn wrote(&mut self, count: usize) {
+        let Relay { client, untold, in_flight, .. } = self.relay;
         *in_flight += count;
         let end = self.orders.bytes.len();
         match self.orders.all.last_mut() {
@@ -189,6 +192,26 @@ impl Write for RelayWriter<'_> {
                 self.orders.all.push(Order::Send { client: *client, taken, end });
             }
         }
+    }
+}
+
+impl Write for RelayWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let room = self.room()?;
+        let mut count = 0;
+        for slice in slices {
+            let part = &slice[..slice.len().min(room - count)];
+            self.orders.bytes.extend_from_slice(part);
+            count += part.len();
+            if count == room {
+                break;
+            }
+        }
+        self.wrote(count);
         Ok(count)
     }
 

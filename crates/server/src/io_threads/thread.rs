@@ -4,13 +4,15 @@
 //! A turn has one wait for sockets, one `read` and one `write` for each client that has news, and one lock and at most one wake-up of the
 //! loop that executes, for all clients together.
 
+use super::client::Client;
+use super::leaving::{FIRST_LEAVING, Leaving};
 use super::message::{Order, Orders, Report, Reports, State};
-use super::{INPUT_WINDOW, OUTPUT_WINDOW, Shared, micros_of_thread};
+use super::{INPUT_WINDOW, Shared, micros_of_thread};
 use crate::connection_id::ConnectionId;
 use crate::log::event;
 use crate::tls::ClientStream;
 use mio::{Events, Interest, Poll, Token, Waker};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,43 +24,11 @@ const READ_BYTES: usize = INPUT_WINDOW;
 /// How long nobody is told what a client was sent, unless it is asked for or goes with what the client sends.
 const REPORT_AFTER: Duration = Duration::from_millis(10);
 
-/// How long a client whose connection is to end may take for what it was sent last.
-const LEAVING_MAX: Duration = Duration::from_secs(60);
-/// How long all clients may take for that when the server ends.
+/// How long clients may take for what they were sent last when the server ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 const WAKER: Token = Token(0);
 const FIRST_CLIENT: usize = 1;
-const FIRST_LEAVING: usize = 1 << 40;
-
-/// A client's socket.
-struct Client {
-    id: ConnectionId,
-    stream: ClientStream,
-    /// The socket may have more bytes.
-    readable: bool,
-    /// The client has sent its last byte, which may still be unread.
-    hung_up: bool,
-    /// The last byte was read.
-    has_ended: bool,
-    /// The loop was told so.
-    has_told_end: bool,
-    /// The socket takes no more bytes for now.
-    blocked: bool,
-    /// Bytes that were read and that the loop has not taken (I1).
-    untaken: usize,
-    /// What it is to be sent is behind the first `written` bytes.
-    output: Vec<u8>,
-    written: usize,
-    /// Bytes that it was sent and the loop was not told of.
-    unreported: usize,
-    /// The loop wants its socket back.
-    goes_back: bool,
-    /// It is among those that are looked at.
-    touched: bool,
-    /// It is among those of which a report is late.
-    is_late: bool,
-}
 
 /// An I/O thread.
 pub(super) struct IoThread {
@@ -67,8 +37,7 @@ pub(super) struct IoThread {
     number: usize,
     /// By the slots of their connections.
     clients: Vec<Option<Box<Client>>>,
-    /// Those whose connections are to end when they were sent everything, and until when that may take.
-    leaving: Vec<Option<(Box<Client>, Instant)>>,
+    leaving: Leaving,
     touched: Vec<ConnectionId>,
     /// Clients of which nothing is read before the loop has taken what was read (I3).
     held_back: Vec<ConnectionId>,
@@ -88,7 +57,7 @@ impl IoThread {
             shared,
             number,
             clients: Vec::new(),
-            leaving: Vec::new(),
+            leaving: Leaving::default(),
             touched: Vec::new(),
             late: Vec::new(),
             late_since: None,
@@ -112,13 +81,18 @@ impl IoThread {
             for orders in self.shared.orders[self.number].take() {
                 self.follow(orders);
             }
-            if !self.held_back.is_empty() && !self.shared.is_behind(self.number) {
-                core::mem::take(&mut self.held_back).into_iter().for_each(|id| self.touch(id));
+            if !self.held_back.is_empty() && !self.is_behind() {
+                for id in core::mem::take(&mut self.held_back) {
+                    if let Some(client) = self.client(id) {
+                        client.is_held_back = false;
+                        self.touch(id);
+                    }
+                }
             }
             self.attend();
             self.report_late();
             self.hand_over();
-            self.end_leaving();
+            self.leaving.end_late();
             self.tell_work();
         }
         self.farewell();
@@ -138,7 +112,7 @@ impl IoThread {
         let sleeps = rests && mailbox.may_sleep();
         let most = match self.late_since {
             _ if !sleeps => Some(Duration::ZERO),
-            Some(_) => Some(REPORT_AFTER),
+            Some(since) => Some(REPORT_AFTER.saturating_sub(since.elapsed())),
             None if !self.leaving.is_empty() => Some(Duration::from_secs(1)),
             None => None,
         };
@@ -155,7 +129,7 @@ impl IoThread {
     fn hear_of(&mut self, event: &mio::event::Event) {
         let token = event.token().0;
         if token >= FIRST_LEAVING {
-            return self.send_last(token - FIRST_LEAVING);
+            return self.leaving.writable(token);
         }
         let slot = token - FIRST_CLIENT;
         let Some(client) = self.clients.get_mut(slot).and_then(Option::as_deref_mut) else {
@@ -211,50 +185,13 @@ impl IoThread {
         if at_once || !client.flush() || client.is_sent() {
             return;
         }
-        // Its slot is for another client from now on.
-        let at = self.leaving.iter().position(Option::is_none).unwrap_or(self.leaving.len());
-        let token = Token(FIRST_LEAVING + at);
-        if self
-            .poll
-            .registry()
-            .reregister(client.stream.source(), token, Interest::WRITABLE)
-            .is_ok()
-        {
-            if at == self.leaving.len() {
-                self.leaving.push(None);
-            }
-            self.leaving[at] = Some((client, Instant::now() + LEAVING_MAX));
-        }
-    }
-
-    /// Goes on sending to a client whose connection is to end.
-    fn send_last(&mut self, at: usize) {
-        let Some((client, _)) = self.leaving.get_mut(at).and_then(Option::as_mut) else { return };
-        client.blocked = false;
-        if !client.flush() || client.is_sent() {
-            self.leaving[at] = None;
-        }
-    }
-
-    /// Ends those that have had their time.
-    fn end_leaving(&mut self) {
-        if self.leaving.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for place in &mut self.leaving {
-            place.take_if(|(_, until)| *until <= now);
-        }
-        if self.leaving.iter().all(Option::is_none) {
-            self.leaving.clear();
-        }
+        self.leaving.add(client, self.poll.registry());
     }
 
     /// Gives all clients a moment to take what they were sent last.
     fn farewell(&mut self) {
         let until = Instant::now() + FAREWELL;
-        let leaving = core::mem::take(&mut self.leaving).into_iter().flatten().map(|(it, _)| it);
-        let mut all: Vec<_> = self.clients.drain(..).flatten().chain(leaving).collect();
+        let mut all: Vec<_> = self.clients.drain(..).flatten().chain(self.leaving.take()).collect();
         while !all.is_empty() && Instant::now() < until {
             all.retain_mut(|client| {
                 client.blocked = false;
@@ -277,24 +214,7 @@ impl IoThread {
         if self.clients.len() <= id.slot {
             self.clients.resize_with(id.slot + 1, || None);
         }
-        let client = Client {
-            id,
-            // What came with the end of a handshake is here, and no news of it will come.
-            readable: matches!(stream, ClientStream::Encrypted(_)),
-            stream,
-            hung_up: false,
-            has_ended: false,
-            has_told_end: false,
-            blocked: false,
-            untaken: 0,
-            output: Vec::new(),
-            written: 0,
-            unreported: 0,
-            goes_back: false,
-            touched: false,
-            is_late: false,
-        };
-        self.clients[id.slot] = Some(Box::new(client));
+        self.clients[id.slot] = Some(Box::new(Client::new(id, stream)));
         self.touch(id);
     }
 
@@ -302,13 +222,7 @@ impl IoThread {
     fn take_order(&mut self, id: ConnectionId, taken: usize, bytes: &[u8]) {
         let Some(client) = self.client(id) else { return };
         client.untaken = client.untaken.saturating_sub(taken);
-        let mut rest = bytes;
-        let mut alive = true;
-        if client.output.is_empty() && !client.blocked && !rest.is_empty() {
-            alive = client.write(&mut rest);
-        }
-        client.output.extend_from_slice(rest);
-        if !alive {
+        if !client.send(bytes) {
             return self.break_off(id);
         }
         self.touch(id);
@@ -325,7 +239,7 @@ impl IoThread {
             };
             client.touched = false;
             let may_read = client.readable && client.may_read();
-            let is_held_back = may_read && self.shared.is_behind(self.number);
+            let is_held_back = may_read && self.is_behind();
             let alive =
                 client.flush() && (!may_read || is_held_back || self.read_from(&mut client));
             if !alive {
@@ -348,10 +262,24 @@ impl IoThread {
             let goes_on = client.readable && client.may_read();
             self.clients[at] = Some(client);
             if is_held_back {
-                self.held_back.push(id);
+                self.hold_back(id);
             } else if goes_on {
                 self.touch(id);
             }
+        }
+    }
+
+    /// Whether so much is on its way to the loop that nothing more is read for now (I3).
+    fn is_behind(&self) -> bool {
+        self.shared.is_behind(self.number, self.reports.bytes.len())
+    }
+
+    /// Reads nothing of a client before the loop has taken what was read.
+    fn hold_back(&mut self, id: ConnectionId) {
+        if let Some(client) = self.client(id)
+            && !core::mem::replace(&mut client.is_held_back, true)
+        {
+            self.held_back.push(id);
         }
     }
 
@@ -422,115 +350,5 @@ impl IoThread {
         if !self.reports.all.is_empty() {
             self.shared.report(self.reports.take());
         }
-    }
-}
-
-impl Client {
-    /// Whether it was sent all that it was to be sent.
-    fn is_sent(&self) -> bool {
-        let unflushed = match &self.stream {
-            ClientStream::Encrypted(stream) => stream.unflushed(),
-            ClientStream::Bare(_) | ClientStream::Inner(_) => 0,
-        };
-        self.output.is_empty() && unflushed == 0
-    }
-
-    /// Whether more may be read from it (I1).
-    fn may_read(&self) -> bool {
-        !self.has_ended && !self.goes_back && self.untaken < INPUT_WINDOW
-    }
-
-    /// Whether the loop is to be told of it, though it has sent nothing.
-    fn must_report(&self) -> bool {
-        self.has_ended && !self.has_told_end || self.unreported >= OUTPUT_WINDOW / 2
-    }
-
-    /// Reads what is there; `None`: nothing.
-    fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        loop {
-            let read = match &mut self.stream {
-                ClientStream::Bare(socket) => socket.read(into),
-                ClientStream::Encrypted(stream) => stream.read(into),
-                ClientStream::Inner(inner) => inner.socket.read(into),
-            };
-            match read {
-                Ok(count) => {
-                    // A read that is not full has emptied the socket: more is reported anew, but for the end.
-                    self.readable = self.hung_up || count == into.len() || self.has_more();
-                    return Ok(Some(count));
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.readable = self.has_more();
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Whether what is decrypted is here, and no news of it will come.
-    fn has_more(&self) -> bool {
-        matches!(&self.stream, ClientStream::Encrypted(stream) if stream.has_more())
-    }
-
-    /// Sends what waits, as far as the client takes it; `false`: the connection broke.
-    fn flush(&mut self) -> bool {
-        if self.blocked {
-            return true;
-        }
-        if self.output.is_empty() {
-            return self.flush_encrypted();
-        }
-        let output = core::mem::take(&mut self.output);
-        let mut rest = &output[self.written..];
-        let alive = self.write(&mut rest);
-        let unsent = rest.len();
-        if unsent > 0 {
-            (self.written, self.output) = (output.len() - unsent, output);
-        } else {
-            self.written = 0;
-        }
-        alive
-    }
-
-    /// Sends what was taken to be encrypted and is not sent yet.
-    fn flush_encrypted(&mut self) -> bool {
-        let ClientStream::Encrypted(stream) = &mut self.stream else { return true };
-        if stream.unflushed() == 0 {
-            return true;
-        }
-        match stream.flush() {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.blocked = true;
-                true
-            }
-            other => other.is_ok(),
-        }
-    }
-
-    /// Writes bytes, as far as the client takes them, and shortens them by those; `false`: the connection broke.
-    fn write(&mut self, bytes: &mut &[u8]) -> bool {
-        while !bytes.is_empty() {
-            let written = match &mut self.stream {
-                ClientStream::Bare(socket) => socket.write(bytes),
-                ClientStream::Encrypted(stream) => stream.write(bytes),
-                ClientStream::Inner(inner) => inner.socket.write(bytes),
-            };
-            match written {
-                Ok(0) => return false,
-                Ok(count) => {
-                    *bytes = &bytes[count..];
-                    self.unreported += count;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.blocked = true;
-                    return true;
-                }
-                Err(_) => return false,
-            }
-        }
-        true
     }
 }

@@ -39,7 +39,7 @@ impl<S: Service> Reactor<S> {
                 break;
             }
             self.io.hand_over();
-            self.hear_io_threads();
+            self.hear_last_reports();
             std::thread::sleep(Duration::from_millis(5));
         }
     }

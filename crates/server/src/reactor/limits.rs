@@ -34,12 +34,13 @@ impl<S: Service> Reactor<S> {
                 return;
             }
             let Some(slot) = self.connections.largest(S::may_end) else { return };
-            let Some(connection) = self.connections.take(slot) else { return };
+            let Some(mut connection) = self.connections.take(slot) else { return };
             if connection.counted_bytes < least {
                 self.connections.put(connection);
                 return;
             }
             self.service.evicted_client();
+            connection.phase = Phase::Killed;
             let (peer, bytes) = (&connection.peer, connection.counted_bytes);
             event!(warn, "clients", "client_evicted", %peer, bytes, "a client was ended: all together take too much memory");
             self.end(connection);

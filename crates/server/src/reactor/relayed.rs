@@ -39,6 +39,23 @@ impl<S: Service> Reactor<S> {
         }
     }
 
+    /// Takes what the I/O threads tell of clients that are sent their last replies: nothing is executed any more.
+    pub(super) fn hear_last_reports(&mut self) {
+        for batch in self.io.take() {
+            let mut streams = batch.streams.into_iter();
+            for report in &batch.all {
+                let stream = if report.gives_back() { streams.next() } else { None };
+                let Some(connection) = self.connections.get_mut(report.client) else { continue };
+                if let Some(relay) = connection.relay() {
+                    self.io.hear(relay, report, &[]);
+                }
+                if let Some(stream) = stream {
+                    connection.put_stream(stream);
+                }
+            }
+        }
+    }
+
     /// Fetches ahead what the clients of the next reports ask for, whose bytes begin at `begin`: one request of each of many is as much as many
     /// of one.
     #[inline]

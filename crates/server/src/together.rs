@@ -1,0 +1,12 @@
+//! Threads that end together with the process.
+
+/// Ends the process when its thread panics: the others cannot do without what it has.
+pub(crate) struct Together;
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
