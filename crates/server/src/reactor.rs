@@ -25,25 +25,22 @@ mod limits;
 mod relayed;
 #[cfg(test)]
 mod simulated;
+mod start;
 
 use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::io_threads::IoThreads;
 use crate::log::event;
 use crate::service::{Bounds, Service, Stopped, Time, WireProtocol, Work};
-use accept::again;
-use ending::{SIGHUP, SIGINT, SIGTERM, hear};
+use ending::{SIGHUP, hear};
 use gated::GatedReplies;
 use headwater_base::Millis;
-use headwater_config::{Config, ConfigError};
 use headwater_protocol::Held;
 use mio::net::TcpListener;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Poll, Token};
 use signal_hook_mio::v1_0::Signals;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of the buffer that all connections read into.
@@ -103,96 +100,7 @@ pub(crate) struct Reactor<S: Service> {
     checked: u64,
 }
 
-fn failed(what: &str, error: io::Error) -> ConfigError {
-    ConfigError(format!("{what}: {error}"))
-}
-
 impl<S: Service> Reactor<S> {
-    /// The first loop of the process: binds the addresses of `config`, and hears signals.
-    pub(crate) fn bind(config: &Config, service: S) -> Result<Self, ConfigError> {
-        let mut listeners = Vec::new();
-        let doors = [
-            (WireProtocol::Resp, config.listen.port.number()),
-            (WireProtocol::Memcached, config.listen.memcached_port.number()),
-        ];
-        for (door, port) in doors {
-            let Some(mut port) = port else { continue };
-            for &address in &config.listen.bind {
-                let address = SocketAddr::new(address, port);
-                let bound = TcpListener::bind(address)
-                    .and_then(|it| it.local_addr().map(|address| (it, address.port())));
-                let listener;
-                (listener, port) =
-                    bound.map_err(|error| failed(&format!("cannot listen on {address}"), error))?;
-                listeners.push((listener, door));
-            }
-        }
-        let mut reactor = Self::beside(config, service, listeners)?;
-        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).and_then(|mut signals| {
-            reactor.poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
-            Ok(signals)
-        });
-        reactor.signals = Some(signals.map_err(|error| failed("signals", error))?);
-        Ok(reactor)
-    }
-
-    /// Another loop of the process, which accepts from the same sockets: those that the first one gives it
-    /// ([`Reactor::listeners_again`]).
-    pub(crate) fn beside(
-        config: &Config,
-        mut service: S,
-        mut listeners: Vec<(TcpListener, WireProtocol)>,
-    ) -> Result<Self, ConfigError> {
-        let poll = Poll::new().map_err(|error| failed("poll", error))?;
-        let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed("waker", error))?;
-        let waker = Arc::new(waker);
-        service.set_waker(waker.clone());
-        let has_bound = config.memory.max.0 > 0;
-        let io = IoThreads::start(config.listen.io_threads.saturating_sub(1), waker, has_bound);
-        let io = io.map_err(|error| failed("I/O threads", error))?;
-        for (at, (listener, _)) in listeners.iter_mut().enumerate() {
-            poll.registry()
-                .register(listener, Token(FIRST_LISTENER + at), Interest::READABLE)
-                .map_err(|error| failed("poll", error))?;
-        }
-        let mut connections = Connections::new();
-        let (first, step) = service.numbers();
-        connections.set_numbers(first, step);
-        let mut reactor = Self {
-            service,
-            poll,
-            signals: None,
-            listeners,
-            accepting: true,
-            connections,
-            io,
-            queue: Vec::new(),
-            executed: false,
-            gated_replies: GatedReplies::default(),
-            strangers: VecDeque::new(),
-            read: vec![0; READ_BYTES],
-            out: Vec::with_capacity(OUT_BYTES_FULL),
-            held: Held::default(),
-            tcp_keepalive_seconds: config.listen.tcp_keepalive_seconds,
-            started: Instant::now(),
-            time: Time::default(),
-            checked: 0,
-        };
-        reactor.tell_time();
-        Ok(reactor)
-    }
-
-    /// The sockets that are listened on, for another loop.
-    pub(crate) fn listeners_again(&self) -> Result<Vec<(TcpListener, WireProtocol)>, ConfigError> {
-        again(&self.listeners).map_err(|error| failed("listeners", error))
-    }
-
-    /// The addresses of a door.
-    pub(crate) fn addresses(&self, door: WireProtocol) -> Vec<SocketAddr> {
-        let here = self.listeners.iter().filter(|(_, other)| *other == door);
-        here.filter_map(|(listener, _)| listener.local_addr().ok()).collect()
-    }
-
     /// Serves until a signal or a client asks for the end.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);

@@ -5,7 +5,7 @@
 //! nothing that several shards cost. The thread that executes serves sockets as well, the fewer the more others there are.
 //!
 //! A client's bytes cross in batches: one lock and at most one wake-up for all that a thread has read, or is to send, in a turn
-//! ([`Mailbox`]). A connection whose socket is elsewhere has a [`Relay`] where others have the socket, and nobody else knows of it.
+//! ([`LoopInbox`]). A connection whose socket is elsewhere has a [`Relay`] where others have the socket, and nobody else knows of it.
 //!
 //! - `balance`: which thread has which sockets.
 //! - `client`: one client's socket, as an I/O thread has it; `leaving`: those that are sent their last replies.
@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //! - I1, I2: `relay`.
-//! - I3. What an I/O thread has read and the loop has not taken from its mailbox is at most about [`UNTAKEN_MAX`] bytes and what one client's
+//! - I3. What an I/O thread has read and the loop has not taken from its inbox is at most about [`UNTAKEN_MAX`] bytes and what one client's
 //!   window has: it reads on when the loop has taken it. So bytes that nobody counts with a client are few.
 //!
 //! # Cost
@@ -30,7 +30,7 @@ mod relay;
 mod thread;
 
 use crate::connection_id::ConnectionId;
-use crate::mailbox::Mailbox;
+use crate::inbox::LoopInbox;
 use crate::memory::share_first_heap;
 use crate::tls::ClientStream;
 use crate::together::Together;
@@ -77,9 +77,9 @@ pub(crate) fn on_its_way(threads: usize) -> usize {
 #[derive(Debug)]
 struct Shared {
     /// What each I/O thread is to do.
-    orders: Vec<Mailbox<Orders>>,
+    orders: Vec<LoopInbox<Orders>>,
     /// What they tell the loop.
-    reports: Mailbox<Reports>,
+    reports: LoopInbox<Reports>,
     /// Bytes in it, by thread.
     untaken: Vec<AtomicUsize>,
     /// A thread reads no more until these are taken.
@@ -156,8 +156,8 @@ impl IoThreads {
             return Ok(Self::default());
         }
         let shared = Arc::new(Shared {
-            orders: (0..count).map(|_| Mailbox::default()).collect(),
-            reports: Mailbox::default(),
+            orders: (0..count).map(|_| LoopInbox::default()).collect(),
+            reports: LoopInbox::default(),
             untaken: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             waits: (0..count).map(|_| AtomicBool::new(false)).collect(),
             work: (0..count).map(|_| Work::default()).collect(),
@@ -304,9 +304,9 @@ impl IoThreads {
     #[inline]
     pub(crate) fn hand_over(&mut self) {
         let Some(shared) = &self.shared else { return };
-        for (orders, mailbox) in self.outbox.of_threads.iter_mut().zip(&shared.orders) {
+        for (orders, inbox) in self.outbox.of_threads.iter_mut().zip(&shared.orders) {
             if !orders.all.is_empty() {
-                mailbox.put(core::iter::once(orders.take()));
+                inbox.put(core::iter::once(orders.take()));
             }
         }
     }
@@ -315,9 +315,9 @@ impl IoThreads {
     #[inline]
     pub(crate) fn hand_over_much(&mut self) {
         let Some(shared) = &self.shared else { return };
-        for (orders, mailbox) in self.outbox.of_threads.iter_mut().zip(&shared.orders) {
-            if orders.all.len() >= ORDERS_MAX && !mailbox.sleeps() {
-                mailbox.put(core::iter::once(orders.take()));
+        for (orders, inbox) in self.outbox.of_threads.iter_mut().zip(&shared.orders) {
+            if orders.all.len() >= ORDERS_MAX && !inbox.sleeps() {
+                inbox.put(core::iter::once(orders.take()));
             }
         }
     }

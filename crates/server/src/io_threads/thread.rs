@@ -107,9 +107,9 @@ impl IoThread {
     }
 
     fn wait(&mut self, events: &mut Events) {
-        let mailbox = &self.shared.orders[self.number];
+        let inbox = &self.shared.orders[self.number];
         let rests = self.touched.is_empty();
-        let sleeps = rests && mailbox.may_sleep();
+        let sleeps = rests && inbox.may_sleep();
         let most = match self.late_since {
             _ if !sleeps => Some(Duration::ZERO),
             Some(since) => Some(REPORT_AFTER.saturating_sub(since.elapsed())),

@@ -11,7 +11,7 @@ use super::outgoing::{Outgoing, ToldBatch};
 use super::recorded::Recorded;
 use super::turns::Turns;
 use crate::connection::ConnectionId;
-use crate::mailbox::Mailbox;
+use crate::inbox::LoopInbox;
 use crate::memory::Common;
 use crate::resp::{
     CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, SlowCommands, Spreads,
@@ -67,7 +67,7 @@ pub(crate) struct Transport {
 
 #[derive(Debug, Default)]
 struct ShardInbox {
-    batches: Mailbox<MessageBatch>,
+    batches: LoopInbox<MessageBatch>,
     /// Where the shard is in another process: tells whoever carries messages there that there are some.
     news: OnceLock<Arc<Notify>>,
     /// Clients that this shard serves.
@@ -113,7 +113,7 @@ pub(crate) struct SentCounts {
 }
 
 impl Transport {
-    /// Mailboxes for so many shards.
+    /// Inboxes for so many shards.
     pub(crate) fn new(shards: u16) -> Arc<Self> {
         Self::with_sources(shards, sources::Common::new(Shard(0), shards))
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Things for one loop, in the order in which they were brought.
 #[derive(Debug)]
-pub(crate) struct Mailbox<T> {
+pub(crate) struct LoopInbox<T> {
     all: Mutex<Vec<T>>,
     waker: OnceLock<Arc<Waker>>,
     /// There is something, or somebody wants the loop to come round.
@@ -20,7 +20,7 @@ pub(crate) struct Mailbox<T> {
     sleeps: AtomicBool,
 }
 
-impl<T> Default for Mailbox<T> {
+impl<T> Default for LoopInbox<T> {
     fn default() -> Self {
         Self {
             all: Mutex::new(Vec::new()),
@@ -31,7 +31,7 @@ impl<T> Default for Mailbox<T> {
     }
 }
 
-impl<T> Mailbox<T> {
+impl<T> LoopInbox<T> {
     /// Sets what wakes the loop.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         // There is one loop, which sets it once.
@@ -99,18 +99,18 @@ mod tests {
 
     #[test]
     fn a_loop_sleeps_only_where_nothing_is_there() {
-        let mailbox = Mailbox::default();
-        assert!(mailbox.take().is_empty() && mailbox.may_sleep() && mailbox.sleeps());
-        mailbox.put([1, 2].into_iter());
-        assert!(!mailbox.sleeps(), "whoever brings something wakes it");
-        assert!(!mailbox.may_sleep());
-        mailbox.put([3].into_iter());
-        assert_eq!(mailbox.take(), [1, 2, 3]);
-        assert!(mailbox.take().is_empty() && mailbox.may_sleep());
-        mailbox.awoke();
-        assert!(!mailbox.sleeps());
-        mailbox.ring();
-        assert!(!mailbox.may_sleep(), "somebody wants it to come round");
-        assert!(mailbox.take().is_empty() && mailbox.may_sleep());
+        let inbox = LoopInbox::default();
+        assert!(inbox.take().is_empty() && inbox.may_sleep() && inbox.sleeps());
+        inbox.put([1, 2].into_iter());
+        assert!(!inbox.sleeps(), "whoever brings something wakes it");
+        assert!(!inbox.may_sleep());
+        inbox.put([3].into_iter());
+        assert_eq!(inbox.take(), [1, 2, 3]);
+        assert!(inbox.take().is_empty() && inbox.may_sleep());
+        inbox.awoke();
+        assert!(!inbox.sleeps());
+        inbox.ring();
+        assert!(!inbox.may_sleep(), "somebody wants it to come round");
+        assert!(inbox.take().is_empty() && inbox.may_sleep());
     }
 }
