@@ -52,7 +52,7 @@ impl<T> LoopInbox<T> {
             && self.sleeps.swap(false, Ordering::SeqCst)
             && let Some(waker) = self.waker.get()
         {
-            // It fails where no descriptor is left of the loop: then it has ended.
+            // An event is counted, which fails where very many are: then the loop is being woken.
             let _ = waker.wake();
         }
     }

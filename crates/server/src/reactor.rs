@@ -344,6 +344,7 @@ impl<S: Service> Reactor<S> {
                 let most = self.service.output_bytes_max(&connection.session);
                 if alive && connection.unsent() > most {
                     tell_overflow(connection, most);
+                    connection.phase = Phase::Killed;
                 }
                 alive && connection.unsent() <= most
             }

@@ -8,7 +8,7 @@ use headwater_server::Server;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No answer takes longer unless something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,17 +17,22 @@ fn number_from(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// A server of its own thread, which ends with the process.
+/// A server of its own thread, which ends with the process, whose clients' sockets move.
 fn start(threads: usize, seed: u64) -> SocketAddr {
-    let mut config = Config::default();
+    start_with(threads, Some(seed), Config::default())
+}
+
+/// The same with these settings; sockets move where there is a seed.
+fn start_with(threads: usize, seed: Option<u64>, mut config: Config) -> SocketAddr {
     config.listen.port = OptionalPort::On(0);
     config.listen.io_threads = threads;
     config.clients.output_bytes_soft = 8 << 20;
-    config.clients.output_stuck_seconds_max = 2;
     let (tells, hears) = channel();
     std::thread::spawn(move || {
         let mut server = Server::bind(config).unwrap();
-        server.move_sockets_at_random(seed);
+        if let Some(seed) = seed {
+            server.move_sockets_at_random(seed);
+        }
         tells.send(server.addresses()[0]).unwrap();
         server.run()
     });
@@ -156,17 +161,27 @@ fn who_writes_everything_before_reading_is_served_while_sockets_move() {
     clients.into_iter().for_each(|client| client.join().unwrap());
 }
 
-/// Nobody else waits for a client that never reads, and it is ended.
+/// Nobody else waits for a client that never reads, whose socket an I/O thread has, and it is ended.
 #[test]
-fn who_never_reads_holds_nobody_up_while_sockets_move() {
-    let address = start(2, 9);
+fn who_never_reads_holds_nobody_up_and_is_ended() {
+    let mut config = Config::default();
+    config.clients.output_stuck_seconds_max = 2;
+    let address = start_with(2, None, config);
+    // The first one stays with the thread that executes.
+    let mut others = vec![connect(address)];
+    others[0].write_all(&request(&[b"ECHO", b"first"])).unwrap();
+    others[0].read_exact(&mut [0; 11]).unwrap();
     let mut deaf = connect(address);
+    deaf.write_all(&request(&[b"CLIENT", b"INFO"])).unwrap();
+    let mut info = [0; 600];
+    let count = deaf.read(&mut info).unwrap();
+    assert!(String::from_utf8_lossy(&info[..count]).contains("io-thread=1 "));
     deaf.write_all(&request(&[b"SET", b"long", &vec![b'v'; 100_000]])).unwrap();
     deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let asks = request(&[b"GET", b"long"]).repeat(1000);
     // Until nothing is taken any more.
     while deaf.write_all(&asks).is_ok() {}
-    let mut others: Vec<_> = (0..8).map(|_| connect(address)).collect();
+    others.extend((0..8).map(|_| connect(address)));
     for round in 0..200 {
         for other in &mut others {
             other.write_all(&request(&[b"ECHO", format!("{round:04}").as_bytes()])).unwrap();
@@ -205,4 +220,37 @@ fn sockets_do_move() {
         }
     }
     panic!("the socket has been at these threads alone: {seen:?}");
+}
+
+/// A client that waits for an element and hangs up is given none, whatever it has sent behind its request.
+#[test]
+fn who_hangs_up_behind_more_than_can_be_read_is_noticed() {
+    let address = start_with(2, None, Config::default());
+    let mut first = connect(address);
+    let ask = |client: &mut TcpStream, words: &[&[u8]], length: usize| {
+        client.write_all(&request(words)).unwrap();
+        let mut reply = vec![0; length];
+        client.read_exact(&mut reply).unwrap();
+        reply
+    };
+    assert_eq!(ask(&mut first, &[b"PING"], 7), b"+PONG\r\n");
+    let mut waits = connect(address);
+    waits.write_all(&request(&[b"CLIENT", b"SETNAME", b"waits"])).unwrap();
+    waits.read_exact(&mut [0; 5]).unwrap();
+    let mut all = request(&[b"STREAM.READ", b"s", b"0", b"10", b"BLOCK", b"0"]);
+    // More than both windows of it, and not so much that the system would keep its end behind it.
+    all.extend(request(&[b"PING"]).repeat(12_500));
+    waits.write_all(&all).unwrap();
+    drop(waits);
+    let begun = Instant::now();
+    loop {
+        first.write_all(&request(&[b"CLIENT", b"LIST"])).unwrap();
+        let mut list = vec![0; 4096];
+        let count = first.read(&mut list).unwrap();
+        if !String::from_utf8_lossy(&list[..count]).contains("name=waits") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nobody has noticed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

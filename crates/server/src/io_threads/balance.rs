@@ -44,12 +44,12 @@ pub(crate) enum Shift {
 /// What is to go where, if anything.
 pub(super) fn shift(own: Load, threads: &[Load]) -> Option<Shift> {
     let part = |clients: usize| clients.div_ceil(PART);
+    // One that is alone would come and go.
     let (idlest, least) = threads.iter().enumerate().min_by_key(|(_, load)| load.share)?;
-    if own.share >= BUSY && own.clients > 0 && least.share + DISTANCE <= own.share {
+    if own.share >= BUSY && own.clients > 1 && least.share + DISTANCE <= own.share {
         return Some(Shift::Away { thread: idlest, clients: part(own.clients) });
     }
     let (busiest, most) = threads.iter().enumerate().max_by_key(|(_, load)| load.share)?;
-    // The last one would come and go.
     if most.share >= BUSY && most.clients > 1 && own.share + DISTANCE <= most.share {
         return Some(Shift::Back { thread: busiest, clients: part(most.clients) });
     }
@@ -68,7 +68,7 @@ mod tests {
     fn who_is_short_of_time_gives_to_who_is_not() {
         let away = Some(Shift::Away { thread: 1, clients: 2 });
         assert_eq!(shift(load(980, 9), &[load(700, 20), load(400, 20)]), away);
-        assert_eq!(shift(load(980, 0), &[load(400, 20)]), None, "it has none to give");
+        assert_eq!(shift(load(980, 1), &[load(400, 20)]), None, "it has one, which stays");
         assert_eq!(shift(load(980, 9), &[load(900, 20)]), None, "all are short of time");
         assert_eq!(shift(load(500, 9), &[load(100, 20)]), None, "nobody is");
         let back = Some(Shift::Back { thread: 0, clients: 3 });

@@ -13,6 +13,8 @@ pub(super) struct Client {
     pub(super) readable: bool,
     /// The client has sent its last byte, which may still be unread.
     pub(super) hung_up: bool,
+    /// The loop was told so.
+    pub(super) has_told_hang_up: bool,
     /// The last byte was read.
     pub(super) has_ended: bool,
     /// The loop was told so.
@@ -45,6 +47,7 @@ impl Client {
             readable: matches!(stream, ClientStream::Encrypted(_)),
             stream,
             hung_up: false,
+            has_told_hang_up: false,
             has_ended: false,
             has_told_end: false,
             blocked: false,
@@ -75,7 +78,9 @@ impl Client {
 
     /// Whether the loop is to be told of it, though it has sent nothing.
     pub(super) fn must_report(&self) -> bool {
-        self.has_ended && !self.has_told_end || self.unreported >= OUTPUT_WINDOW / 2
+        // Where it may not be read, its end is told of by itself: what waits for it may be of no use any more.
+        let has_gone = self.hung_up && !self.has_told_hang_up && !self.may_read();
+        has_gone || self.has_ended && !self.has_told_end || self.unreported >= OUTPUT_WINDOW / 2
     }
 
     /// Reads what is there; `None`: nothing.

@@ -48,14 +48,21 @@ pub(crate) struct Report {
     pub(crate) sent: usize,
     /// Where the bytes end that it has sent.
     pub(crate) end: usize,
+    /// It has sent its last byte, which may still be unread.
+    pub(super) hung_up: bool,
     /// Whether more is to be expected.
     pub(super) state: State,
 }
 
 impl Report {
+    /// That a connection broke.
+    pub(super) fn broken(client: ConnectionId, end: usize) -> Self {
+        Self { client, sent: 0, end, hung_up: true, state: State::Broken }
+    }
+
     /// Whether the client sends no more.
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self.state, State::Ended | State::Broken)
+        self.hung_up || matches!(self.state, State::Ended | State::Broken)
     }
 
     /// Whether the client's socket comes with it.

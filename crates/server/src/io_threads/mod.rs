@@ -62,10 +62,13 @@ const OWN_WEIGHT: usize = 2;
 /// much.
 const ON_ITS_WAY: usize = UNTAKEN_MAX / 2 * 3 + INPUT_WINDOW;
 
+/// Descriptors that are kept free for clients that are sent their last replies.
+const LEAVING_RESERVED: usize = 256;
+
 /// Descriptors that so many I/O threads need, beside those of clients: what they wait with and are woken by, and clients that are sent their last
 /// replies.
 pub(crate) fn descriptors(threads: usize) -> usize {
-    threads * (2 + LEAVING_MAX)
+    2 * threads + (threads * LEAVING_MAX).min(LEAVING_RESERVED)
 }
 
 /// What may be on its way between the loop and so many I/O threads.
@@ -110,6 +113,7 @@ pub(crate) struct IoThreads {
     outbox: IoOutbox,
     /// Clients whose sockets each of them has.
     clients: Vec<usize>,
+    ends_soon: bool,
     /// Room for bytes that are taken at once.
     spare: Vec<u8>,
     /// When the threads were looked at last, and how long the loop and each of them was at work then.
@@ -251,11 +255,18 @@ impl IoThreads {
         &mut self.outbox
     }
 
+    /// All of them are about to be stopped, and send until then what was written to clients, whose connections may end before.
+    pub(crate) fn end_soon(&mut self) {
+        self.ends_soon = true;
+    }
+
     /// Ends a client's connection: at once, or when it was sent what was written to it.
     pub(crate) fn close(&mut self, relay: &Relay, at_once: bool) {
         let (client, thread) = (relay.client(), relay.thread());
         self.clients[thread] -= 1;
-        self.outbox.of_threads[thread].all.push(Order::Close { client, at_once });
+        if at_once || !self.ends_soon {
+            self.outbox.of_threads[thread].all.push(Order::Close { client, at_once });
+        }
     }
 
     /// Gives a client's relay what was reported of it; `bytes`: what the client has sent. How many bytes it was sent.
@@ -327,7 +338,7 @@ impl IoThreads {
         self.outbox.of_threads.iter_mut().for_each(|orders| orders.all.push(Order::Stop));
         self.hand_over();
         for thread in self.threads.drain(..) {
-            // One that panicked has ended by itself.
+            // A thread that panicked has ended the process.
             let _ = thread.join();
         }
     }

@@ -208,7 +208,7 @@ impl IoThread {
         let token = Token(FIRST_CLIENT + id.slot);
         if self.poll.registry().register(stream.source(), token, both).is_err() {
             let end = self.reports.bytes.len();
-            self.reports.all.push(Report { client: id, sent: 0, end, state: State::Broken });
+            self.reports.all.push(Report::broken(id, end));
             return;
         }
         if self.clients.len() <= id.slot {
@@ -244,7 +244,7 @@ impl IoThread {
                 client.flush() && (!may_read || is_held_back || self.read_from(&mut client));
             if !alive {
                 let end = self.reports.bytes.len();
-                let report = Report { client: id, sent: 0, end, state: State::Broken };
+                let report = Report::broken(id, end);
                 self.reports.all.push(report);
                 continue;
             }
@@ -304,18 +304,21 @@ impl IoThread {
         let (end, sent) = (self.reports.bytes.len(), core::mem::take(&mut client.unreported));
         let state = if client.has_ended { State::Ended } else { State::Open };
         client.has_told_end = client.has_ended;
-        self.reports.all.push(Report { client: client.id, sent, end, state });
+        client.has_told_hang_up = client.hung_up;
+        let (id, hung_up) = (client.id, client.hung_up);
+        self.reports.all.push(Report { client: id, sent, end, hung_up, state });
     }
 
     /// Gives a client's socket back to the loop.
     fn give_back(&mut self, mut client: Client) {
         if self.poll.registry().deregister(client.stream.source()).is_err() {
             let end = self.reports.bytes.len();
-            let report = Report { client: client.id, sent: 0, end, state: State::Broken };
+            let report = Report::broken(client.id, end);
             return self.reports.all.push(report);
         }
         let (end, sent) = (self.reports.bytes.len(), client.unreported);
-        let report = Report { client: client.id, sent, end, state: State::GivenBack };
+        let (id, hung_up) = (client.id, client.hung_up);
+        let report = Report { client: id, sent, end, hung_up, state: State::GivenBack };
         self.reports.all.push(report);
         self.reports.streams.push(client.stream);
     }
@@ -343,7 +346,7 @@ impl IoThread {
     fn break_off(&mut self, id: ConnectionId) {
         self.clients[id.slot] = None;
         let end = self.reports.bytes.len();
-        self.reports.all.push(Report { client: id, sent: 0, end, state: State::Broken });
+        self.reports.all.push(Report::broken(id, end));
     }
 
     fn hand_over(&mut self) {

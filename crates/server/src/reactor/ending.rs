@@ -16,6 +16,7 @@ impl<S: Service> Reactor<S> {
     /// Stops accepting, and gives clients a moment to take their pending replies.
     pub(super) fn farewell(&mut self) {
         self.listeners.clear();
+        self.io.end_soon();
         self.attend_dirty();
         self.service.end_turn();
         self.service.send_messages();

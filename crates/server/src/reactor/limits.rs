@@ -96,7 +96,8 @@ impl<S: Service> Reactor<S> {
             .map(|connection| connection.id.slot)
             .collect();
         for slot in late {
-            if let Some(connection) = self.connections.take(slot) {
+            if let Some(mut connection) = self.connections.take(slot) {
+                connection.phase = Phase::Killed;
                 self.end(connection);
             }
         }

@@ -79,9 +79,11 @@ impl<S: Service> Reactor<S> {
             self.io.has_come_back(relay);
         }
         connection.put_stream(stream);
-        // Without news of its socket it can only end.
-        let news = News { readable: true, ended: !is_registered, writable: true };
-        self.hear_of(client.slot, news);
+        if !is_registered {
+            // There would be no news of its socket.
+            return self.connections.kill(client);
+        }
+        self.hear_of(client.slot, News { readable: true, ended: false, writable: true });
     }
 
     /// Has sockets go from thread to thread at random.
