@@ -69,6 +69,7 @@ impl Server {
         let is_one = !says && !arguments.windows(2).any(|it| it[0] == "--shards" && it[1] != "1");
         if let Ok(threads) = std::env::var("HEADWATER_TEST_IO_THREADS")
             && is_one
+            && !arguments.contains(&"--io-threads")
         {
             command.args(["--io-threads", &threads]);
         }
