@@ -21,6 +21,7 @@
 //! - `resp`: sessions and commands in the protocol of Redis, and what all sessions share;
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
+mod abort_on_panic;
 mod arrival;
 pub mod backup;
 pub mod cluster;
@@ -50,7 +51,7 @@ mod simulated;
 mod sources;
 mod threads;
 mod tls;
-mod together;
+
 mod users;
 
 pub use headwater_config::{

@@ -3,12 +3,12 @@
 //! Each makes its own engine and loop, since neither can be handed from thread to thread, says how that
 //! went, and begins to serve when it is told to.
 
+use crate::abort_on_panic::AbortOnPanic;
 use crate::keeping::SentModule;
 use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::WireProtocol;
 use crate::shards::{Shards, Transport};
-use crate::together::Together;
 use headwater_base::Shard;
 use headwater_config::{Config, ConfigError};
 use mio::net::TcpListener;
@@ -44,7 +44,7 @@ impl Threads {
             let (said, hears) = channel();
             let (start, started) = channel();
             let serve = move || {
-                let _together = Together;
+                let _aborts = AbortOnPanic;
                 if config.listen.pin {
                     pin(at);
                 }

@@ -15,7 +15,7 @@ const PART: usize = 8;
 
 /// How much of the time a thread was at work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Load {
+pub(super) struct ThreadLoad {
     /// Thousandths of the time.
     pub(super) share: u64,
     /// Clients whose sockets it has.
@@ -25,24 +25,24 @@ pub(super) struct Load {
 /// Sockets that are to go to another thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shift {
-    /// So many of the loop's own to an I/O thread.
+    /// Clients whose sockets the loop has are handed to an I/O thread.
     Away {
-        /// Which.
+        /// The number of the I/O thread.
         thread: usize,
-        /// How many.
+        /// How many clients.
         clients: usize,
     },
-    /// So many of an I/O thread's to the loop.
+    /// Clients whose sockets an I/O thread has are handed to the loop.
     Back {
-        /// Which.
+        /// The number of the I/O thread.
         thread: usize,
-        /// How many.
+        /// How many clients.
         clients: usize,
     },
 }
 
 /// What is to go where, if anything.
-pub(super) fn shift(own: Load, threads: &[Load]) -> Option<Shift> {
+pub(super) fn shift(own: ThreadLoad, threads: &[ThreadLoad]) -> Option<Shift> {
     let part = |clients: usize| clients.div_ceil(PART);
     // One that is alone would come and go.
     let (idlest, least) = threads.iter().enumerate().min_by_key(|(_, load)| load.share)?;
@@ -60,8 +60,8 @@ pub(super) fn shift(own: Load, threads: &[Load]) -> Option<Shift> {
 mod tests {
     use super::*;
 
-    fn load(share: u64, clients: usize) -> Load {
-        Load { share, clients }
+    fn load(share: u64, clients: usize) -> ThreadLoad {
+        ThreadLoad { share, clients }
     }
 
     #[test]
@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn it_comes_to_rest() {
-        // Of each client's work a part is the socket's, and a part is done by the loop whoever has that.
+        // Reading and writing for a client costs `socket`, on the thread that has its socket; executing for it costs `request`, always on the
+        // loop.
         for (socket, request) in [(100, 1), (100, 20), (10, 40), (1, 50)] {
             let (mut own, mut other) = (20, 40);
             let mut moves = 0;

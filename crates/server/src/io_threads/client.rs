@@ -13,28 +13,28 @@ pub(super) struct Client {
     pub(super) readable: bool,
     /// The client has sent its last byte, which may still be unread.
     pub(super) hung_up: bool,
-    /// The loop was told so.
+    /// The loop was told of `hung_up`.
     pub(super) has_told_hang_up: bool,
-    /// The last byte was read.
+    /// The client's last byte was read.
     pub(super) has_ended: bool,
-    /// The loop was told so.
+    /// The loop was told of `has_ended`.
     pub(super) has_told_end: bool,
     /// The socket takes no more bytes for now.
     pub(super) blocked: bool,
     /// Bytes that were read and that the loop has not taken (I1).
     pub(super) untaken: usize,
-    /// What it is to be sent is behind the first `written` bytes.
+    /// What the client is to be sent is behind the first `written` bytes.
     pub(super) output: Vec<u8>,
     pub(super) written: usize,
-    /// Bytes that it was sent and the loop was not told of.
+    /// Bytes that the client was sent and the loop was not told of.
     pub(super) unreported: usize,
-    /// The loop wants its socket back.
+    /// The loop wants the socket back.
     pub(super) goes_back: bool,
-    /// It is among those that are looked at.
+    /// The client is in the thread's list of those that are looked at in the next turn.
     pub(super) touched: bool,
-    /// It is among those of which nothing is read for now.
+    /// The client is in the list of those of which nothing is read before the loop has taken what was read.
     pub(super) is_held_back: bool,
-    /// It is among those of which a report is late.
+    /// The client is in the list of those that were sent bytes of which the loop was not told.
     pub(super) is_late: bool,
 }
 
@@ -44,7 +44,7 @@ impl Client {
         Self {
             id,
             // What came with the end of a handshake is here, and no news of it will come.
-            readable: matches!(stream, ClientStream::Encrypted(_)),
+            readable: stream.is_encrypted(),
             stream,
             hung_up: false,
             has_told_hang_up: false,
@@ -64,11 +64,7 @@ impl Client {
 
     /// Whether it was sent all that it was to be sent.
     pub(super) fn is_sent(&self) -> bool {
-        let unflushed = match &self.stream {
-            ClientStream::Encrypted(stream) => stream.unflushed(),
-            ClientStream::Bare(_) | ClientStream::Inner(_) => 0,
-        };
-        self.output.is_empty() && unflushed == 0
+        self.output.is_empty() && self.stream.unflushed() == 0
     }
 
     /// Whether more may be read from it (I1).
@@ -86,30 +82,20 @@ impl Client {
     /// Reads what is there; `None`: nothing.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
-            let read = match &mut self.stream {
-                ClientStream::Bare(socket) => socket.read(into),
-                ClientStream::Encrypted(stream) => stream.read(into),
-                ClientStream::Inner(inner) => inner.socket.read(into),
-            };
-            match read {
+            match self.stream.read(into) {
                 Ok(count) => {
                     // A read that is not full has emptied the socket: more is reported anew, but for the end.
-                    self.readable = self.hung_up || count == into.len() || self.has_more();
+                    self.readable = self.hung_up || count == into.len() || self.stream.has_more();
                     return Ok(Some(count));
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.readable = self.has_more();
+                    self.readable = self.stream.has_more();
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Whether what is decrypted is here, and no news of it will come.
-    pub(super) fn has_more(&self) -> bool {
-        matches!(&self.stream, ClientStream::Encrypted(stream) if stream.has_more())
     }
 
     /// Sends bytes behind those that wait, as far as the client takes them; `false`: the connection broke.
@@ -148,11 +134,10 @@ impl Client {
 
     /// Sends what was taken to be encrypted and is not sent yet.
     pub(super) fn flush_encrypted(&mut self) -> bool {
-        let ClientStream::Encrypted(stream) = &mut self.stream else { return true };
-        if stream.unflushed() == 0 {
+        if self.stream.unflushed() == 0 {
             return true;
         }
-        match stream.flush() {
+        match self.stream.flush() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.blocked = true;
                 true
@@ -164,12 +149,7 @@ impl Client {
     /// Writes bytes, as far as the client takes them, and shortens them by those; `false`: the connection broke.
     pub(super) fn write(&mut self, bytes: &mut &[u8]) -> bool {
         while !bytes.is_empty() {
-            let written = match &mut self.stream {
-                ClientStream::Bare(socket) => socket.write(bytes),
-                ClientStream::Encrypted(stream) => stream.write(bytes),
-                ClientStream::Inner(inner) => inner.socket.write(bytes),
-            };
-            match written {
+            match self.stream.write(bytes) {
                 Ok(0) => return false,
                 Ok(count) => {
                     *bytes = &bytes[count..];

@@ -7,7 +7,7 @@ use crate::tls::ClientStream;
 
 /// What the loop tells an I/O thread.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum IoOrder {
     /// To serve the socket of a client.
     Serve(ConnectionId, ClientStream),
     /// To send the client the bytes up to `end`, and to read so many more from it.
@@ -34,14 +34,14 @@ pub(super) enum Order {
 
 /// What the loop tells an I/O thread in one go.
 #[derive(Debug, Default)]
-pub(super) struct Orders {
+pub(super) struct IoOrders {
     pub(super) bytes: Vec<u8>,
-    pub(super) all: Vec<Order>,
+    pub(super) all: Vec<IoOrder>,
 }
 
 /// What an I/O thread tells of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Report {
+pub(crate) struct IoReport {
     /// The client.
     pub(crate) client: ConnectionId,
     /// Bytes that it was sent since it was reported last.
@@ -51,29 +51,24 @@ pub(crate) struct Report {
     /// It has sent its last byte, which may still be unread.
     pub(super) hung_up: bool,
     /// Whether more is to be expected.
-    pub(super) state: State,
+    pub(super) state: ClientState,
 }
 
-impl Report {
-    /// That a connection broke.
-    pub(super) fn broken(client: ConnectionId, end: usize) -> Self {
-        Self { client, sent: 0, end, hung_up: true, state: State::Broken }
-    }
-
+impl IoReport {
     /// Whether the client sends no more.
     pub(crate) fn has_ended(&self) -> bool {
-        self.hung_up || matches!(self.state, State::Ended | State::Broken)
+        self.hung_up || matches!(self.state, ClientState::Ended | ClientState::Broken)
     }
 
     /// Whether the client's socket comes with it.
     pub(crate) fn gives_back(&self) -> bool {
-        self.state == State::GivenBack
+        self.state == ClientState::GivenBack
     }
 }
 
 /// What is to be expected of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum ClientState {
     /// That it sends more, and takes what it is sent.
     Open,
     /// That it takes what it is sent.
@@ -86,13 +81,13 @@ pub(super) enum State {
 
 /// What an I/O thread tells in one go.
 #[derive(Debug, Default)]
-pub(crate) struct Reports {
+pub(crate) struct IoReports {
     /// Which one.
     pub(super) thread: usize,
     /// What clients have sent.
     pub(crate) bytes: Vec<u8>,
     /// The reports, in order.
-    pub(crate) all: Vec<Report>,
+    pub(crate) all: Vec<IoReport>,
     /// The sockets that are given back, in the order of their reports.
     pub(crate) streams: Vec<ClientStream>,
 }
@@ -100,24 +95,24 @@ pub(crate) struct Reports {
 /// Bytes, or messages, for which there is room in a batch before they come.
 const EXPECTED_MAX: usize = 4 << 10;
 
-impl Orders {
+impl IoOrders {
     /// Takes what is there. The next batch will be about as long.
     pub(super) fn take(&mut self) -> Self {
         let next = Self {
             bytes: Vec::with_capacity(self.bytes.len().min(EXPECTED_MAX)),
-            all: Vec::with_capacity(self.all.len().min(EXPECTED_MAX / size_of::<Order>())),
+            all: Vec::with_capacity(self.all.len().min(EXPECTED_MAX / size_of::<IoOrder>())),
         };
         core::mem::replace(self, next)
     }
 }
 
-impl Reports {
-    /// As [`Orders::take`].
+impl IoReports {
+    /// As [`IoOrders::take`].
     pub(super) fn take(&mut self) -> Self {
         let next = Self {
             thread: self.thread,
             bytes: Vec::with_capacity(self.bytes.len().min(EXPECTED_MAX)),
-            all: Vec::with_capacity(self.all.len().min(EXPECTED_MAX / size_of::<Report>())),
+            all: Vec::with_capacity(self.all.len().min(EXPECTED_MAX / size_of::<IoReport>())),
             streams: Vec::new(),
         };
         core::mem::replace(self, next)
@@ -125,6 +120,6 @@ impl Reports {
 
     /// Memory that they take, which was allocated by the I/O thread.
     pub(crate) fn memory(&self) -> usize {
-        self.bytes.capacity() + self.all.capacity() * size_of::<Report>()
+        self.bytes.capacity() + self.all.capacity() * size_of::<IoReport>()
     }
 }

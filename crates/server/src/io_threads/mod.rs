@@ -29,16 +29,16 @@ mod message;
 mod relay;
 mod thread;
 
+use crate::abort_on_panic::AbortOnPanic;
 use crate::connection_id::ConnectionId;
 use crate::inbox::LoopInbox;
 use crate::memory::share_first_heap;
 use crate::tls::ClientStream;
-use crate::together::Together;
 pub(crate) use balance::Shift;
-use balance::{LOOK_EVERY, Load};
+use balance::{LOOK_EVERY, ThreadLoad};
 use leaving::LEAVING_MAX;
-use message::{Order, Orders};
-pub(crate) use message::{Report, Reports};
+use message::{IoOrder, IoOrders};
+pub(crate) use message::{IoReport, IoReports};
 pub(crate) use relay::Relay;
 use relay::RelayWriter;
 use std::io;
@@ -78,22 +78,22 @@ pub(crate) fn on_its_way(threads: usize) -> usize {
 
 /// What the loop and its I/O threads share.
 #[derive(Debug)]
-struct Shared {
+struct SharedInboxes {
     /// What each I/O thread is to do.
-    orders: Vec<LoopInbox<Orders>>,
+    orders: Vec<LoopInbox<IoOrders>>,
     /// What they tell the loop.
-    reports: LoopInbox<Reports>,
+    reports: LoopInbox<IoReports>,
     /// Bytes in it, by thread.
     untaken: Vec<AtomicUsize>,
     /// A thread reads no more until these are taken.
     waits: Vec<AtomicBool>,
     /// How long each thread was at work.
-    work: Vec<Work>,
+    work: Vec<ThreadWork>,
 }
 
 /// How long a thread was at work so far.
 #[derive(Debug, Default)]
-struct Work {
+struct ThreadWork {
     /// The loop wants to know.
     is_wanted: AtomicBool,
     micros: AtomicU64,
@@ -102,13 +102,13 @@ struct Work {
 /// What is to be told to the I/O threads with the next batches.
 #[derive(Debug, Default)]
 pub(crate) struct IoOutbox {
-    of_threads: Vec<Orders>,
+    of_threads: Vec<IoOrders>,
 }
 
 /// The I/O threads of one loop.
 #[derive(Debug, Default)]
 pub(crate) struct IoThreads {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedInboxes>>,
     threads: Vec<JoinHandle<()>>,
     outbox: IoOutbox,
     /// Clients whose sockets each of them has.
@@ -123,8 +123,8 @@ pub(crate) struct IoThreads {
     restless: Option<u64>,
 }
 
-impl Shared {
-    fn report(&self, reports: Reports) {
+impl SharedInboxes {
+    fn report(&self, reports: IoReports) {
         self.untaken[reports.thread].fetch_add(reports.bytes.len(), Ordering::Relaxed);
         self.reports.put(core::iter::once(reports));
     }
@@ -159,22 +159,22 @@ impl IoThreads {
         if count == 0 {
             return Ok(Self::default());
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedInboxes {
             orders: (0..count).map(|_| LoopInbox::default()).collect(),
             reports: LoopInbox::default(),
             untaken: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             waits: (0..count).map(|_| AtomicBool::new(false)).collect(),
-            work: (0..count).map(|_| Work::default()).collect(),
+            work: (0..count).map(|_| ThreadWork::default()).collect(),
         });
         shared.reports.set_waker(waker);
         let mut io = Self::default();
-        io.outbox.of_threads = (0..count).map(|_| Orders::default()).collect();
+        io.outbox.of_threads = (0..count).map(|_| IoOrders::default()).collect();
         (io.clients, io.worked) = (vec![0; count], vec![0; count + 1]);
         io.shared = Some(shared.clone());
         for number in 0..count {
             let thread = IoThread::new(number, shared.clone())?;
             let run = move || {
-                let _together = Together;
+                let _aborts = AbortOnPanic;
                 share_first_heap(!has_bound);
                 thread.run();
             };
@@ -200,7 +200,7 @@ impl IoThreads {
     ) -> Relay {
         let relay = Relay::new(client, thread, (stream.descriptor(), stream.is_encrypted()));
         self.clients[thread] += 1;
-        self.outbox.of_threads[thread].all.push(Order::Serve(client, stream));
+        self.outbox.of_threads[thread].all.push(IoOrder::Serve(client, stream));
         relay
     }
 
@@ -225,11 +225,11 @@ impl IoThreads {
         shared.work.iter().for_each(|work| work.is_wanted.store(true, Ordering::Relaxed));
         let (own, of_threads) = shares.split_first()?;
         let clients = all.saturating_sub(self.clients.iter().sum());
-        let own = Load { share: *own, clients };
-        let loads: Vec<Load> = of_threads
+        let own = ThreadLoad { share: *own, clients };
+        let loads: Vec<ThreadLoad> = of_threads
             .iter()
             .zip(&self.clients)
-            .map(|(&share, &clients)| Load { share, clients })
+            .map(|(&share, &clients)| ThreadLoad { share, clients })
             .collect();
         balance::shift(own, &loads)
     }
@@ -265,13 +265,13 @@ impl IoThreads {
         let (client, thread) = (relay.client(), relay.thread());
         self.clients[thread] -= 1;
         if at_once || !self.ends_soon {
-            self.outbox.of_threads[thread].all.push(Order::Close { client, at_once });
+            self.outbox.of_threads[thread].all.push(IoOrder::Close { client, at_once });
         }
     }
 
     /// Gives a client's relay what was reported of it; `bytes`: what the client has sent. How many bytes it was sent.
     #[inline]
-    pub(crate) fn hear(&mut self, relay: &mut Relay, report: &Report, bytes: &[u8]) -> usize {
+    pub(crate) fn hear(&mut self, relay: &mut Relay, report: &IoReport, bytes: &[u8]) -> usize {
         relay.hear(report, bytes, &mut self.spare)
     }
 
@@ -298,7 +298,7 @@ impl IoThreads {
 
     /// Takes what they have reported, one batch after the other.
     #[inline]
-    pub(crate) fn take(&mut self) -> Vec<Reports> {
+    pub(crate) fn take(&mut self) -> Vec<IoReports> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let batches = shared.reports.take();
         for batch in &batches {
@@ -335,7 +335,7 @@ impl IoThreads {
 
     /// Ends all of them.
     pub(crate) fn stop(&mut self) {
-        self.outbox.of_threads.iter_mut().for_each(|orders| orders.all.push(Order::Stop));
+        self.outbox.of_threads.iter_mut().for_each(|orders| orders.all.push(IoOrder::Stop));
         self.hand_over();
         for thread in self.threads.drain(..) {
             // A thread that panicked has ended the process.

@@ -9,7 +9,7 @@
 //! - I2. At most [`OUTPUT_WINDOW`] bytes are on their way to a client: the relay takes no further ones before the I/O thread has reported
 //!   that it sent some.
 
-use super::message::{Order, Orders, Report, State};
+use super::message::{ClientState, IoOrder, IoOrders, IoReport};
 use super::{INPUT_WINDOW, OUTPUT_WINDOW};
 use crate::connection_id::ConnectionId;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -31,7 +31,7 @@ pub(crate) struct Relay {
     in_flight: usize,
     /// The I/O thread was asked to give the socket back: nothing more is written to it here.
     comes_back: bool,
-    state: State,
+    state: ClientState,
 }
 
 impl Relay {
@@ -50,7 +50,7 @@ impl Relay {
             untold: 0,
             in_flight: 0,
             comes_back: false,
-            state: State::Open,
+            state: ClientState::Open,
         }
     }
 
@@ -79,10 +79,10 @@ impl Relay {
     }
 
     /// Has the I/O thread give the socket back; whether that is new.
-    pub(super) fn ask_back(&mut self, orders: &mut Orders) -> bool {
+    pub(super) fn ask_back(&mut self, orders: &mut IoOrders) -> bool {
         let is_new = !core::mem::replace(&mut self.comes_back, true);
         if is_new {
-            orders.all.push(Order::GiveBack(self.client));
+            orders.all.push(IoOrder::GiveBack(self.client));
         }
         is_new
     }
@@ -100,7 +100,7 @@ impl Relay {
 
     /// Takes what the I/O thread tells; `bytes`: what the client has sent. How many bytes it was sent. `spare` gives the room that is needed.
     #[inline]
-    pub(super) fn hear(&mut self, report: &Report, bytes: &[u8], spare: &mut Vec<u8>) -> usize {
+    pub(super) fn hear(&mut self, report: &IoReport, bytes: &[u8], spare: &mut Vec<u8>) -> usize {
         if !bytes.is_empty() {
             if self.received.capacity() == 0 {
                 core::mem::swap(&mut self.received, spare);
@@ -109,7 +109,7 @@ impl Relay {
         }
         self.in_flight = self.in_flight.saturating_sub(report.sent);
         self.state = report.state;
-        if report.state == State::Broken {
+        if report.state == ClientState::Broken {
             self.in_flight = 0;
         }
         report.sent
@@ -130,11 +130,11 @@ impl Relay {
 
     /// Tells the I/O thread that bytes were taken, where that does not go with an answer anyway and it may wait for it.
     #[inline]
-    pub(super) fn tell_taken(&mut self, orders: &mut Orders) {
+    pub(super) fn tell_taken(&mut self, orders: &mut IoOrders) {
         if self.untold >= INPUT_WINDOW / 2 {
             let (client, end) = (self.client, orders.bytes.len());
             let taken = core::mem::take(&mut self.untold);
-            orders.all.push(Order::Send { client, taken, end });
+            orders.all.push(IoOrder::Send { client, taken, end });
         }
     }
 }
@@ -144,8 +144,8 @@ impl Read for Relay {
         let rest = &self.received[self.read..];
         if rest.is_empty() {
             return match self.state {
-                State::Open | State::GivenBack => Err(ErrorKind::WouldBlock.into()),
-                State::Ended | State::Broken => Ok(0),
+                ClientState::Open | ClientState::GivenBack => Err(ErrorKind::WouldBlock.into()),
+                ClientState::Ended | ClientState::Broken => Ok(0),
             };
         }
         let count = rest.len().min(into.len());
@@ -159,11 +159,11 @@ impl Read for Relay {
 /// Writes to a client, with the next batch for its I/O thread.
 pub(crate) struct RelayWriter<'w> {
     relay: &'w mut Relay,
-    orders: &'w mut Orders,
+    orders: &'w mut IoOrders,
 }
 
 impl<'w> RelayWriter<'w> {
-    pub(super) fn new(relay: &'w mut Relay, orders: &'w mut Orders) -> Self {
+    pub(super) fn new(relay: &'w mut Relay, orders: &'w mut IoOrders) -> Self {
         Self { relay, orders }
     }
 }
@@ -171,7 +171,7 @@ impl<'w> RelayWriter<'w> {
 impl RelayWriter<'_> {
     /// How much may be written now.
     fn room(&self) -> io::Result<usize> {
-        if self.relay.state == State::Broken {
+        if self.relay.state == ClientState::Broken {
             return Err(ErrorKind::BrokenPipe.into());
         }
         match OUTPUT_WINDOW.saturating_sub(self.relay.in_flight) {
@@ -186,10 +186,10 @@ impl RelayWriter<'_> {
         *in_flight += count;
         let end = self.orders.bytes.len();
         match self.orders.all.last_mut() {
-            Some(Order::Send { client: of, end: last, .. }) if of == client => *last = end,
+            Some(IoOrder::Send { client: of, end: last, .. }) if of == client => *last = end,
             _ => {
                 let taken = core::mem::take(untold);
-                self.orders.all.push(Order::Send { client: *client, taken, end });
+                self.orders.all.push(IoOrder::Send { client: *client, taken, end });
             }
         }
     }

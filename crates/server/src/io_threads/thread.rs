@@ -6,8 +6,8 @@
 
 use super::client::Client;
 use super::leaving::{FIRST_LEAVING, Leaving};
-use super::message::{Order, Orders, Report, Reports, State};
-use super::{INPUT_WINDOW, Shared, micros_of_thread};
+use super::message::{ClientState, IoOrder, IoOrders, IoReport, IoReports};
+use super::{INPUT_WINDOW, SharedInboxes, micros_of_thread};
 use crate::connection_id::ConnectionId;
 use crate::log::event;
 use crate::tls::ClientStream;
@@ -33,7 +33,7 @@ const FIRST_CLIENT: usize = 1;
 /// An I/O thread.
 pub(super) struct IoThread {
     poll: Poll,
-    shared: Arc<Shared>,
+    shared: Arc<SharedInboxes>,
     number: usize,
     /// By the slots of their connections.
     clients: Vec<Option<Box<Client>>>,
@@ -44,12 +44,12 @@ pub(super) struct IoThread {
     late: Vec<ConnectionId>,
     late_since: Option<Instant>,
     read: Box<[u8]>,
-    reports: Reports,
+    reports: IoReports,
     ends: bool,
 }
 
 impl IoThread {
-    pub(super) fn new(number: usize, shared: Arc<Shared>) -> io::Result<Self> {
+    pub(super) fn new(number: usize, shared: Arc<SharedInboxes>) -> io::Result<Self> {
         let poll = Poll::new()?;
         shared.orders[number].set_waker(Arc::new(Waker::new(poll.registry(), WAKER)?));
         Ok(Self {
@@ -62,7 +62,7 @@ impl IoThread {
             late: Vec::new(),
             late_since: None,
             read: vec![0; READ_BYTES].into_boxed_slice(),
-            reports: Reports { thread: number, ..Reports::default() },
+            reports: IoReports { thread: number, ..IoReports::default() },
             held_back: Vec::new(),
             ends: false,
         })
@@ -147,6 +147,11 @@ impl IoThread {
         (client.id == id).then_some(client)
     }
 
+    /// Takes a client out of its slot.
+    fn take(&mut self, id: ConnectionId) -> Option<Box<Client>> {
+        self.clients.get_mut(id.slot)?.take_if(|client| client.id == id)
+    }
+
     /// Has a client looked at in this turn.
     fn touch(&mut self, id: ConnectionId) {
         if let Some(client) = self.client(id)
@@ -157,31 +162,30 @@ impl IoThread {
         }
     }
 
-    fn follow(&mut self, orders: Orders) {
+    fn follow(&mut self, orders: IoOrders) {
         let mut begin = 0;
         for order in orders.all {
             match order {
-                Order::Serve(id, stream) => self.serve(id, stream),
-                Order::Send { client, taken, end } => {
+                IoOrder::Serve(id, stream) => self.serve(id, stream),
+                IoOrder::Send { client, taken, end } => {
                     self.take_order(client, taken, &orders.bytes[begin..end]);
                     begin = end;
                 }
-                Order::GiveBack(id) => {
+                IoOrder::GiveBack(id) => {
                     if let Some(client) = self.client(id) {
                         client.goes_back = true;
                         self.touch(id);
                     }
                 }
-                Order::Close { client, at_once } => self.close(client, at_once),
-                Order::Stop => self.ends = true,
+                IoOrder::Close { client, at_once } => self.close(client, at_once),
+                IoOrder::Stop => self.ends = true,
             }
         }
     }
 
     /// Ends a connection. The descriptor is closed with the socket, which also ends its registration.
     fn close(&mut self, id: ConnectionId, at_once: bool) {
-        let client = self.clients.get_mut(id.slot).and_then(|it| it.take_if(|it| it.id == id));
-        let Some(mut client) = client else { return };
+        let Some(mut client) = self.take(id) else { return };
         if at_once || !client.flush() || client.is_sent() {
             return;
         }
@@ -207,9 +211,7 @@ impl IoThread {
         let both = Interest::READABLE | Interest::WRITABLE;
         let token = Token(FIRST_CLIENT + id.slot);
         if self.poll.registry().register(stream.source(), token, both).is_err() {
-            let end = self.reports.bytes.len();
-            self.reports.all.push(Report::broken(id, end));
-            return;
+            return self.tell_broken(id);
         }
         if self.clients.len() <= id.slot {
             self.clients.resize_with(id.slot + 1, || None);
@@ -223,7 +225,8 @@ impl IoThread {
         let Some(client) = self.client(id) else { return };
         client.untaken = client.untaken.saturating_sub(taken);
         if !client.send(bytes) {
-            return self.break_off(id);
+            self.clients[id.slot] = None;
+            return self.tell_broken(id);
         }
         self.touch(id);
     }
@@ -231,21 +234,14 @@ impl IoThread {
     /// Looks at the clients of which there is news.
     fn attend(&mut self) {
         for id in core::mem::take(&mut self.touched) {
-            let at = id.slot;
-            let Some(mut client) =
-                self.clients.get_mut(at).and_then(|it| it.take_if(|it| it.id == id))
-            else {
-                continue;
-            };
+            let Some(mut client) = self.take(id) else { continue };
             client.touched = false;
             let may_read = client.readable && client.may_read();
             let is_held_back = may_read && self.is_behind();
             let alive =
                 client.flush() && (!may_read || is_held_back || self.read_from(&mut client));
             if !alive {
-                let end = self.reports.bytes.len();
-                let report = Report::broken(id, end);
-                self.reports.all.push(report);
+                self.tell_broken(id);
                 continue;
             }
             if client.goes_back && client.is_sent() {
@@ -260,7 +256,7 @@ impl IoThread {
                 self.late_since.get_or_insert_with(Instant::now);
             }
             let goes_on = client.readable && client.may_read();
-            self.clients[at] = Some(client);
+            self.clients[id.slot] = Some(client);
             if is_held_back {
                 self.hold_back(id);
             } else if goes_on {
@@ -302,23 +298,21 @@ impl IoThread {
     /// Tells what a client has sent (which is behind what was told before) and was sent.
     fn report(&mut self, client: &mut Client) {
         let (end, sent) = (self.reports.bytes.len(), core::mem::take(&mut client.unreported));
-        let state = if client.has_ended { State::Ended } else { State::Open };
+        let state = if client.has_ended { ClientState::Ended } else { ClientState::Open };
         client.has_told_end = client.has_ended;
         client.has_told_hang_up = client.hung_up;
         let (id, hung_up) = (client.id, client.hung_up);
-        self.reports.all.push(Report { client: id, sent, end, hung_up, state });
+        self.reports.all.push(IoReport { client: id, sent, end, hung_up, state });
     }
 
     /// Gives a client's socket back to the loop.
     fn give_back(&mut self, mut client: Client) {
         if self.poll.registry().deregister(client.stream.source()).is_err() {
-            let end = self.reports.bytes.len();
-            let report = Report::broken(client.id, end);
-            return self.reports.all.push(report);
+            return self.tell_broken(client.id);
         }
         let (end, sent) = (self.reports.bytes.len(), client.unreported);
         let (id, hung_up) = (client.id, client.hung_up);
-        let report = Report { client: id, sent, end, hung_up, state: State::GivenBack };
+        let report = IoReport { client: id, sent, end, hung_up, state: ClientState::GivenBack };
         self.reports.all.push(report);
         self.reports.streams.push(client.stream);
     }
@@ -330,11 +324,7 @@ impl IoThread {
         }
         self.late_since = None;
         for id in core::mem::take(&mut self.late) {
-            let Some(mut client) =
-                self.clients.get_mut(id.slot).and_then(|it| it.take_if(|it| it.id == id))
-            else {
-                continue;
-            };
+            let Some(mut client) = self.take(id) else { continue };
             client.is_late = false;
             if client.unreported > 0 {
                 self.report(&mut client);
@@ -343,10 +333,11 @@ impl IoThread {
         }
     }
 
-    fn break_off(&mut self, id: ConnectionId) {
-        self.clients[id.slot] = None;
+    /// Tells that a client's connection broke, which is closed here.
+    fn tell_broken(&mut self, id: ConnectionId) {
         let end = self.reports.bytes.len();
-        self.reports.all.push(Report::broken(id, end));
+        let (sent, hung_up, state) = (0, true, ClientState::Broken);
+        self.reports.all.push(IoReport { client: id, sent, end, hung_up, state });
     }
 
     fn hand_over(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::{News, Reactor};
 use crate::connection::{Connection, ConnectionId};
-use crate::io_threads::{Report, Shift};
+use crate::io_threads::{IoReport, Shift};
 use crate::service::{Service, WARMED_MAX};
 use crate::tls::ClientStream;
 use mio::{Interest, Token};
@@ -59,7 +59,7 @@ impl<S: Service> Reactor<S> {
     /// Fetches ahead what the clients of the next reports ask for, whose bytes begin at `begin`: one request of each of many is as much as many
     /// of one.
     #[inline]
-    fn warm(&self, reports: &[Report], bytes: &[u8], mut begin: usize) {
+    fn warm(&self, reports: &[IoReport], bytes: &[u8], mut begin: usize) {
         let mut inputs: [&[u8]; WARMED_MAX] = [&[]; WARMED_MAX];
         for (report, input) in reports.iter().zip(&mut inputs) {
             *input = &bytes[begin..report.end];

@@ -90,11 +90,44 @@ impl ClientStream {
 
     /// Says something to a client that is not let in; whether it is read is its own affair.
     pub(crate) fn refuse(&mut self, text: &[u8]) {
-        let _ = match self {
-            Self::Bare(socket) => socket.write(text),
-            Self::Encrypted(stream) => stream.write(text),
-            Self::Inner(inner) => inner.socket.write(text),
-        };
+        let _ = self.write(text);
+    }
+
+    /// Whether what is decrypted is here, and no news of it will come.
+    pub(crate) fn has_more(&self) -> bool {
+        matches!(self, Self::Encrypted(stream) if stream.has_more())
+    }
+
+    /// Bytes that were taken to be encrypted and are not sent.
+    pub(crate) fn unflushed(&self) -> usize {
+        if let Self::Encrypted(stream) = self { stream.unflushed() } else { 0 }
+    }
+}
+
+impl Read for ClientStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Bare(socket) => socket.read(into),
+            Self::Encrypted(stream) => stream.read(into),
+            Self::Inner(inner) => inner.socket.read(into),
+        }
+    }
+}
+
+impl Write for ClientStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Bare(socket) => socket.write(bytes),
+            Self::Encrypted(stream) => stream.write(bytes),
+            Self::Inner(inner) => inner.socket.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Bare(_) | Self::Inner(_) => Ok(()),
+            Self::Encrypted(stream) => stream.flush(),
+        }
     }
 }
 
