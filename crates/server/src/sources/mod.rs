@@ -87,6 +87,11 @@ pub(crate) struct Hub {
     next_request: u64,
 }
 
+/// How a source does that has said nothing yet.
+fn unheard() -> Health {
+    Health::Down("it has said nothing yet".to_owned())
+}
+
 fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > 40 || !name.chars().all(plain) || name == "data" {
@@ -186,12 +191,12 @@ impl Hub {
             Some(known) if known.number > number => None,
             Some(known) if known.number == number => Some(false),
             Some(known) => {
-                *known = Known { number, health: Health::Up };
+                *known = Known { number, health: unheard() };
                 self.loads.retain(|_, (source, _)| **source != *name);
                 Some(true)
             }
             None => {
-                self.known.insert(name.to_owned(), Known { number, health: Health::Up });
+                self.known.insert(name.to_owned(), Known { number, health: unheard() });
                 Some(true)
             }
         }
@@ -203,7 +208,7 @@ impl Hub {
             let known = self.known.get(name).filter(|known| {
                 self.common.number_of(name).is_none_or(|number| number == known.number)
             });
-            known.map_or(Health::Up, |known| known.health.clone())
+            known.map_or_else(unheard, |known| known.health.clone())
         };
         let made = self.common.list().into_iter();
         made.map(|common::Made { name, kind, url }| Shown {

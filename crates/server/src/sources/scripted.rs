@@ -66,6 +66,7 @@ fn run(asks: &Receiver<Ask>, sink: &dyn Sink, mut seed: u64) {
     let mut values: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     let (mut position, mut fails) = (Position(0), false);
     let mut answers: Vec<News> = Vec::new();
+    sink.tell(News::Health(Health::Up));
     loop {
         let commit =
             |values: &mut BTreeMap<_, _>, position: &mut Position, changes: Vec<Change>| {

@@ -340,6 +340,10 @@ fn a_client_that_leaves_is_not_answered() {
 #[test]
 fn what_is_known_of_a_source_is_told() {
     let mut scene = Scene::declared(SET);
+    // Nobody is told that it is up before it has said so.
+    let (text, _) = scene.serve(0, "SOURCE.INFO db\r\n");
+    assert!(text.contains("state $4 down $6 reason $23 it has said nothing yet"), "{text}");
+    scene.tell(News::Health(Health::Up), &[]);
     let (text, _) = scene.serve(0, "SOURCE.LIST\r\n");
     assert!(text.contains("$2 db $4 kind $4 test $3 url $7 test:// $5 state $2 up"), "{text}");
     let (text, _) = scene.serve(0, "SOURCE.INFO db\r\n");
