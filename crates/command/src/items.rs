@@ -4,6 +4,7 @@
 //! for by [`Data`](crate::Data) commands, which see the values alone.
 
 use crate::command::{GetExpiry, SetExpiry};
+use alloc::vec::Vec;
 use headwater_pool::Value;
 
 /// Asks for an item, and for what reading it is to change.
@@ -25,6 +26,19 @@ pub struct Fetch<'a> {
     pub untouched: bool,
     /// The client may be given the lease of an item that is stale, or about to expire.
     pub leases: bool,
+}
+
+impl Fetch<'_> {
+    /// Whether nothing but the value and the flags beside it is asked for, and nothing changes.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let Self { expiry, vivify, renew_within, version, uses, .. } = self;
+        *expiry == GetExpiry::Keep
+            && !version
+            && !uses
+            && vivify.is_none()
+            && renew_within.is_none()
+    }
 }
 
 impl Default for Fetch<'_> {
@@ -196,4 +210,140 @@ pub enum Counted {
     Changed,
     /// The key is not there.
     Missing,
+}
+
+/// What is asked about items, whatever words a client has for it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ItemCommand<'a> {
+    /// Values with their flags, in the order of the keys.
+    Get {
+        /// The keys.
+        keys: Vec<&'a [u8]>,
+        /// Versions are wanted.
+        versions: bool,
+        /// What becomes of the expiry.
+        expiry: GetExpiry,
+    },
+    /// An item, with what is known of it.
+    Fetch {
+        /// Which, and what reading it changes.
+        fetch: Fetch<'a>,
+        /// The value is wanted; its length is known in any case.
+        value: bool,
+    },
+    /// What is known of an item, for people; this is no use of it.
+    Examine {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// To give an item a value.
+    Store {
+        /// Which, and how.
+        store: Store<'a>,
+        /// Where there is no memory for it, what is there is not wanted any more.
+        or_forget: bool,
+    },
+    /// To remove an item, or to tell that it is out of date.
+    Remove(Remove<'a>),
+    /// To count.
+    Count(Count<'a>),
+    /// To change when an item expires.
+    Touch {
+        /// The key.
+        key: &'a [u8],
+        /// To what.
+        expiry: GetExpiry,
+    },
+    /// To call a function next to a value.
+    Call {
+        /// The key.
+        key: &'a [u8],
+        /// The function: `module` or `module.export`.
+        function: &'a [u8],
+        /// What it is given besides.
+        param: &'a [u8],
+        /// It may change the value.
+        update: bool,
+        /// Its answer is wanted; without, a key that is absent is not made.
+        reply: bool,
+    },
+    /// To load a module of functions.
+    Register {
+        /// Its name.
+        name: &'a str,
+        /// Its file, below the directory of functions.
+        file: &'a str,
+        /// The export that the name alone stands for.
+        export: &'a str,
+    },
+    /// To remove everything, now or later.
+    Flush {
+        /// When.
+        when: SetExpiry,
+    },
+    /// What was counted, or what is counted from now on.
+    Statistics(Statistics),
+}
+
+/// What is asked about what was counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Statistics {
+    /// All in all.
+    General,
+    /// Of items.
+    Items,
+    /// Of the memory that they take.
+    Memory,
+    /// Of their sizes.
+    Sizes,
+    /// Of connections.
+    Connections,
+    /// By what keys begin with.
+    Prefixes,
+    /// To count by what keys begin with, or no longer.
+    CountPrefixes(bool),
+    /// To count from nothing again.
+    Reset,
+}
+
+impl<'a> ItemCommand<'a> {
+    /// The keys that it names.
+    pub fn keys(&self) -> impl Iterator<Item = &'a [u8]> {
+        let (many, one): (&[&'a [u8]], Option<&'a [u8]>) = match self {
+            Self::Get { keys, .. } => (keys, None),
+            Self::Fetch { fetch, .. } => (&[], Some(fetch.key)),
+            Self::Store { store, .. } => (&[], Some(store.key)),
+            Self::Remove(remove) => (&[], Some(remove.key)),
+            Self::Count(count) => (&[], Some(count.key)),
+            Self::Examine { key } | Self::Touch { key, .. } | Self::Call { key, .. } => {
+                (&[], Some(*key))
+            }
+            Self::Register { .. } | Self::Flush { .. } | Self::Statistics(_) => (&[], None),
+        };
+        many.iter().copied().chain(one)
+    }
+
+    /// Whether it changes values.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Store { .. }
+            | Self::Remove(_)
+            | Self::Count(_)
+            | Self::Touch { .. }
+            | Self::Flush { .. } => true,
+            Self::Call { update, .. } => *update,
+            Self::Get { .. }
+            | Self::Fetch { .. }
+            | Self::Examine { .. }
+            | Self::Register { .. }
+            | Self::Statistics(_) => false,
+        }
+    }
+
+    /// Whether it writes by removing alone.
+    #[must_use]
+    pub fn removes(&self) -> bool {
+        matches!(self, Self::Remove(_) | Self::Flush { .. })
+    }
 }

@@ -105,7 +105,12 @@ fn interpret_meta(meta: &Meta<'_>) {
         idle_seconds: 0,
     };
     let (mut out, mut held) = (Vec::new(), Held::default());
-    Encoder::new(&mut out, &mut held, usize::MAX).meta_item(meta, &flags, &item);
+    Encoder::new(&mut out, &mut held, usize::MAX).meta_item(
+        meta,
+        &flags,
+        &item,
+        item.value.len() as u64,
+    );
     assert!(out.ends_with(b"\r\n"));
     let lines = out.iter().filter(|&&byte| byte == b'\n').count();
     assert_eq!(lines, if flags.value { 2 } else { 1 });

@@ -10,12 +10,14 @@
 //! # Cost
 //! A request is copied once as it is written; its arguments are read where they lie.
 
+use crate::items::{put_item_command, read_item_command};
 use crate::locks::{LockSet, TransactionId};
 use crate::purpose::PutPurpose;
 use alloc::vec::Vec;
 use headwater_base::placement::Partition;
 use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_base::{Millis, Shard};
+use headwater_command::items::ItemCommand;
 use headwater_command::table::spec_of;
 use headwater_command::{ArgVec, Args, OwnedArgs, Span, Spec};
 
@@ -134,8 +136,8 @@ pub enum Ask<'a> {
     },
     /// To give a key what another one had: OK, or 0 where it stays as it is.
     Put(PutValue<'a>),
-    /// To execute a request of memcached's protocol: a byte string.
-    Item(&'a [u8]),
+    /// To do something about items ([`crate::items`]).
+    Item(ItemCommand<'a>),
 }
 
 mod kind {
@@ -262,9 +264,9 @@ fn write_body(ask: &Ask<'_>, out: &mut Vec<u8>) {
             put_u32(out, *flags as usize);
             out.push(u8::from(*if_absent) | purpose.bits());
         }
-        Ask::Item(bytes) => {
+        Ask::Item(command) => {
             out.push(kind::ITEM);
-            put_bytes(out, bytes);
+            put_item_command(out, command);
         }
     }
 }
@@ -513,7 +515,7 @@ fn read_ask<'a: 's, 's>(bytes: &mut WireReader<'a>, spans: &'s mut ArgVec) -> Op
             let (if_absent, purpose) = (how & 1 != 0, PutPurpose::of(how));
             Ask::Put(PutValue { key, value, expires, flags, if_absent, purpose })
         }
-        kind::ITEM => Ask::Item(bytes.bytes()?),
+        kind::ITEM => Ask::Item(read_item_command(bytes)?),
         _ => return None,
     })
 }
@@ -563,7 +565,7 @@ mod tests {
             Ask::Carry { key: b"k", leaves: true },
             Ask::Put(put.clone()),
             Ask::Put(PutValue { expires: None, purpose: PutPurpose::Copy, ..put }),
-            Ask::Item(b"get a\r\n"),
+            Ask::Item(ItemCommand::Examine { key: b"k" }),
         ];
         for (at, ask) in asks.iter().enumerate() {
             let after = (0..at as u64 % 3).collect();

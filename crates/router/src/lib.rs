@@ -14,6 +14,7 @@ extern crate alloc;
 mod answer;
 mod ask;
 mod course;
+pub mod items;
 mod locks;
 mod merge;
 mod pending;
@@ -33,7 +34,7 @@ pub use ask::{
 pub use course::{Course, Situation, course};
 pub use locks::{LockSet, Locks, Owner, TransactionId};
 pub use merge::Merge;
-pub use pending::{Encode, Inner, Kind, Pending, Scattered};
+pub use pending::{Encode, Inner, Kind, Pending, Question, Scattered};
 pub use plan::lock_set;
 pub use program::{Program, Step, StepAsk};
 pub use purpose::PutPurpose;

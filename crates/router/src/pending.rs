@@ -12,6 +12,7 @@
 //!   it tells is newer. Messages keep their order.
 //! - S8. While several shards do one thing, messages wait, and go behind its answer: that is whole.
 
+mod messages;
 mod scattered;
 #[cfg(test)]
 mod tests;
@@ -89,7 +90,14 @@ pub struct Inner {
 #[derive(Debug)]
 enum Entry {
     /// An answer of another shard.
-    Answer { id: u64, from: Shard, kind: Kind, wanted: Wanted, answer: Option<Inner> },
+    Answer {
+        id: u64,
+        from: Shard,
+        kind: Kind,
+        wanted: Wanted,
+        question: Option<Question>,
+        answer: Option<Inner>,
+    },
     /// Answers of this shard's own, as the client reads them.
     Own(Vec<u8>),
     /// One answer, put together from several shards'.
@@ -119,13 +127,22 @@ impl Asked {
     }
 }
 
+/// What a client has asked, as far as how it reads the answer depends on that; only its session can read it.
+pub type Question = Box<[u8]>;
+
 /// Puts answers into the form in which the client reads them.
 pub trait Encode {
-    /// Writes one answer.
-    fn answer(&mut self, answer: Answer<'_>, out: &mut Vec<u8>);
+    /// Writes one answer to what was asked.
+    fn answer(&mut self, question: Option<&[u8]>, answer: Answer<'_>, out: &mut Vec<u8>);
 
-    /// Writes the answer that several shards' make up ([`Merge::write`], or in a way that only the client's protocol knows).
-    fn merged(&mut self, merge: &Merge, parts: &[(Shard, Answer<'_>)], out: &mut Vec<u8>);
+    /// Writes the answer that several shards' make up ([`Merge::write`]).
+    fn merged(
+        &mut self,
+        question: Option<&[u8]>,
+        merge: &Merge,
+        parts: &[(Shard, Answer<'_>)],
+        out: &mut Vec<u8>,
+    );
 }
 
 /// What other shards do for one client.
@@ -259,16 +276,31 @@ impl Pending {
     #[inline]
     pub fn expect(&mut self, from: Shard, kind: Kind, silent: bool) -> u64 {
         let wanted = if silent { Wanted::Nowhere } else { Wanted::Out };
+        self.expect_wanted(from, kind, wanted, None)
+    }
+
+    /// A request is sent to `from` whose answer is written by what was asked; its id.
+    pub fn expect_for(&mut self, from: Shard, kind: Kind, question: Question) -> u64 {
+        self.answer_bytes += question.len();
+        self.expect_wanted(from, kind, Wanted::Out, Some(question))
+    }
+
+    #[inline]
+    fn expect_wanted(
+        &mut self,
+        from: Shard,
+        kind: Kind,
+        wanted: Wanted,
+        question: Option<Question>,
+    ) -> u64 {
         let id = self.sent(from, kind);
-        self.entries.push_back(Entry::Answer { id, from, kind, wanted, answer: None });
+        self.entries.push_back(Entry::Answer { id, from, kind, wanted, question, answer: None });
         id
     }
 
     /// A request is sent to `from` whose answer [`Pending::take_inner`] gives; its id.
     pub fn expect_inner(&mut self, from: Shard, kind: Kind) -> u64 {
-        let (id, wanted) = (self.sent(from, kind), Wanted::Inner);
-        self.entries.push_back(Entry::Answer { id, from, kind, wanted, answer: None });
-        id
+        self.expect_wanted(from, kind, Wanted::Inner, None)
     }
 
     /// Begins an answer of several parts, which [`Pending::expect_part`] adds.
@@ -332,23 +364,6 @@ impl Pending {
         core::mem::take(&mut self.inner)
     }
 
-    /// What follows makes up one answer, which the session writes (S8).
-    pub fn begin_answer(&mut self) {
-        self.in_answer = true;
-    }
-
-    /// Whether such an answer is under way.
-    #[must_use]
-    pub fn is_in_answer(&self) -> bool {
-        self.in_answer
-    }
-
-    /// The answer is whole. The messages that go behind it are put into `out`, where it is.
-    pub fn end_answer(&mut self, out: &mut Vec<u8>) {
-        self.in_answer = false;
-        out.append(&mut self.messages_after);
-    }
-
     /// This shard answered so.
     pub fn expect_own(&mut self, answer: &[u8]) {
         self.own_bytes += answer.len();
@@ -368,15 +383,16 @@ impl Pending {
     ) -> bool {
         let Some(whole) = Answer::whole(answer) else { return false };
         // The usual case: it is the next one, and nobody has to keep it. The shard that was asked may have handed it on.
-        if let Some(Entry::Answer { id: next, from: of, kind, wanted, answer: None }) =
+        if let Some(Entry::Answer { id: next, from: of, kind, wanted, question, answer: None }) =
             self.entries.front()
             && *next == id
             && *wanted != Wanted::Inner
         {
             let (kind, wanted, from) = (*kind, *wanted, *of);
             if wanted == Wanted::Out {
-                encode.answer(whole, &mut self.ready);
+                encode.answer(question.as_deref(), whole, &mut self.ready);
             }
+            self.answer_bytes -= question.as_ref().map_or(0, |it| it.len());
             self.asked[usize::from(from.0)].answered(kind);
             self.entries.pop_front();
             self.messages = self.messages.saturating_sub(1);
@@ -441,56 +457,6 @@ impl Pending {
         })
     }
 
-    /// Puts a message that something at `home` is the cause of where it belongs (S7); without one, behind all that is expected.
-    /// `false`: nothing is in its way, and it goes out as ever.
-    pub fn tell(&mut self, home: Option<Shard>, parts: &[&[u8]]) -> bool {
-        if self.in_answer {
-            parts.iter().for_each(|part| self.messages_after.extend_from_slice(part));
-            return true;
-        }
-        let place = match home {
-            _ if self.entries.is_empty() => 0,
-            None => self.entries.len(),
-            Some(home) => self.place_of_message(home),
-        };
-        if place == 0 {
-            if self.ready.is_empty() {
-                return false;
-            }
-            parts.iter().for_each(|part| self.ready.extend_from_slice(part));
-            self.overdue = true;
-            return true;
-        }
-        self.own_bytes += parts.iter().map(|part| part.len()).sum::<usize>();
-        self.messages = place;
-        if let Entry::Own(bytes) = &mut self.entries[place - 1] {
-            parts.iter().for_each(|part| bytes.extend_from_slice(part));
-        } else {
-            self.entries.insert(place, Entry::Own(parts.concat()));
-            self.messages += 1;
-        }
-        true
-    }
-
-    /// Behind how many of `entries` a message from `home` goes now.
-    fn place_of_message(&self, home: Shard) -> usize {
-        let own = home == self.me;
-        let is_older = |entry: &Entry| match entry {
-            Entry::Own(_) => own,
-            // What this shard asks of itself is executed at a moment that its answer does not tell; and a transaction may have read
-            // what has changed before the rest of it is executed.
-            Entry::Answer { from, answer, kind, .. } => {
-                *from == home && (own || answer.is_some() || *kind == Kind::Both)
-            }
-            Entry::Scattered(scattered) => {
-                let mut parts = scattered.parts.iter();
-                parts.any(|(shard, _, answer)| *shard == home && (own || answer.is_some()))
-            }
-        };
-        let last = self.entries.iter().rposition(is_older);
-        self.messages.max(last.map_or(0, |at| at + 1))
-    }
-
     /// Bytes of answers and messages that are not in the client's output yet.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
@@ -505,13 +471,14 @@ impl Pending {
                     self.own_bytes -= bytes.len();
                     self.ready.append(bytes);
                 }
-                Entry::Answer { wanted, answer, .. } => {
+                Entry::Answer { wanted, question, answer, .. } => {
                     let Some(inner) = answer.take() else { break };
-                    self.answer_bytes -= inner.answer.len();
+                    let asked = question.as_deref();
+                    self.answer_bytes -= inner.answer.len() + asked.map_or(0, <[u8]>::len);
                     match wanted {
                         Wanted::Out => Answer::whole(&inner.answer)
                             .into_iter()
-                            .for_each(|it| encode.answer(it, &mut self.ready)),
+                            .for_each(|it| encode.answer(asked, it, &mut self.ready)),
                         Wanted::Inner => self.inner.push(inner),
                         Wanted::Nowhere => {}
                     }
@@ -526,7 +493,8 @@ impl Pending {
                     self.refused |= answers.iter().any(|(_, answer)| answer.is_error());
                     self.undo.extend(scattered.to_undo());
                     if !scattered.silent {
-                        encode.merged(&scattered.merge, &answers, &mut self.ready);
+                        let question = scattered.question.as_deref();
+                        encode.merged(question, &scattered.merge, &answers, &mut self.ready);
                     }
                 }
             }
@@ -584,6 +552,7 @@ impl Pending {
             Entry::Scattered(scattered) => {
                 size_of::<Scattered>()
                     + scattered.parts.capacity() * size_of::<(Shard, u64, Vec<u8>)>()
+                    + scattered.question.as_ref().map_or(0, |question| question.len())
             }
             Entry::Answer { .. } | Entry::Own(_) => 0,
         };

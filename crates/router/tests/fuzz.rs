@@ -4,7 +4,9 @@ mod draws;
 
 use draws::Draws;
 use headwater_base::{Millis, Shard};
-use headwater_command::{ArgVec, OwnedArgs, Reply, table};
+use headwater_command::items::{Fetch, ItemCommand};
+use headwater_command::{ArgVec, Deadline, GetExpiry, OwnedArgs, Reply, SetExpiry, table};
+use headwater_router::items::{ItemFields, counted_of, values, written_of};
 use headwater_router::{
     Answer, Ask, AskHeader, Budget, Copies, Frames, LockSet, PutPurpose, PutValue, TransactionId,
     answer_of, write_answer, write_ask,
@@ -48,7 +50,15 @@ fn corpus() -> Vec<Vec<u8>> {
             if_absent: true,
             purpose: PutPurpose::Copy,
         }),
-        Ask::Item(b"get a\r\n"),
+        Ask::Item(ItemCommand::Get {
+            keys: vec![b"a", b"b"],
+            versions: true,
+            expiry: GetExpiry::Deadline(Deadline::After(5)),
+        }),
+        Ask::Item(ItemCommand::Fetch {
+            fetch: Fetch { key: b"k", vivify: Some(SetExpiry::Never), ..Fetch::default() },
+            value: true,
+        }),
     ];
     let mut corpus: Vec<Vec<u8>> = asks
         .iter()
@@ -94,6 +104,9 @@ fn look(bytes: &[u8]) {
         assert!(answer.bytes().len() + rest.len() == bytes.len());
         let again = answer_of(|out| answer.replay(out));
         assert!(Answer::whole(&again).is_some());
+        // As an answer about items it is read, or refused.
+        let _ = (ItemFields::read(answer), written_of(answer), counted_of(answer));
+        let _values = values(answer).count();
         answer.list().iter().for_each(|element| assert!(!element.bytes().is_empty()));
     }
 }

@@ -43,7 +43,7 @@ fn item(draws: &mut Draws) -> String {
         19 => format!("ma {key} N0 J5 v{}\r\n", [" q", ""][draws.below(2) as usize]),
         // `k1`, in base64.
         20 => String::from("mg azE= v k b\r\n"),
-        21 => String::from("mn\r\n"),
+        21 => meta(draws, &key),
         22 => format!("get {}\r\n", "x".repeat(251)),
         _ => match draws.below(8) {
             0 => format!("flush_all{noreply}\r\n"),
@@ -52,6 +52,25 @@ fn item(draws: &mut Draws) -> String {
             3 => String::from("verbosity 1\r\n"),
             _ => format!("mg {key}\r\n"),
         },
+    }
+}
+
+/// A meta command whose flags do more than the usual.
+fn meta(draws: &mut Draws, key: &str) -> String {
+    let quiet = [" q", ""][draws.below(2) as usize];
+    match draws.below(9) {
+        0 => String::from("mn\r\n"),
+        1 => format!("mg {key} s t v T{}{quiet}\r\n", 50 + 50 * draws.below(2)),
+        2 => format!("mg {key} N100 R200 v t k Oabc\r\n"),
+        3 => format!("mg {key} h s f\r\n"),
+        4 => format!("md {key} I T100 O7 k{quiet}\r\n"),
+        5 => format!("md {key} x{quiet}\r\n"),
+        6 => format!("ma {key} MD D2 N100 J9 t v k\r\n"),
+        7 => {
+            let mode = ["A", "P", "E", "R", "S", "x"][draws.below(6) as usize];
+            format!("ms {key} 2 M{mode} N100 k O1{quiet}\r\n7x\r\n")
+        }
+        _ => format!("mg {key} v v\r\nma {key} Dx\r\nms {key} 1 T0\r\nxyz\r\n"),
     }
 }
 

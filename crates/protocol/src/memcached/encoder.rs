@@ -156,9 +156,8 @@ impl<'o> Encoder<'o> {
         true
     }
 
-    /// What `mg` answers of an item.
-    pub fn meta_item(&mut self, meta: &Meta<'_>, flags: &MetaFlags, item: &Item<'_>) {
-        let length = item.value.len() as u64;
+    /// What `mg` answers of an item, whose value has so many bytes; it need not be there where it is not wanted.
+    pub fn meta_item(&mut self, meta: &Meta<'_>, flags: &MetaFlags, item: &Item<'_>, length: u64) {
         if flags.value {
             self.out.extend_from_slice(b"VA ");
             self.digits(length);

@@ -3,6 +3,7 @@
 use super::base64;
 use super::parser::{lifetime, new_lifetime};
 use super::words::Words;
+use alloc::vec::Vec;
 use headwater_command::items::{Count, Fetch, Remove, Seen, Store, StoreMode};
 use headwater_command::{GetExpiry, SetExpiry, number};
 
@@ -92,6 +93,23 @@ impl Default for MetaFlags {
 impl<'a> Meta<'a> {
     pub(super) fn new(key: &'a [u8], flags: Words<'a>) -> Self {
         Self { key, flags }
+    }
+
+    /// Key and flags as [`Meta::write`] has written them.
+    #[must_use]
+    pub fn of(line: &'a [u8]) -> Self {
+        let mut flags = Words::of(line);
+        let key = flags.next().unwrap_or_default();
+        Self { key, flags }
+    }
+
+    /// Writes key and flags as they were sent.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.key);
+        for flag in self.flags {
+            out.push(b' ');
+            out.extend_from_slice(flag);
+        }
     }
 
     /// The key as it was sent.
@@ -215,13 +233,6 @@ impl MetaFlags {
         self.lifetime.map_or(GetExpiry::Keep, new_lifetime)
     }
 
-    /// Whether nothing but the value and the flags beside it is asked for.
-    #[must_use]
-    pub fn is_plain(&self) -> bool {
-        let Self { version, uses, lifetime, vivify, renew, .. } = self;
-        !version && !uses && lifetime.is_none() && vivify.is_none() && renew.is_none()
-    }
-
     /// Whether `mg` changes something besides: an expiry, or a key that it makes.
     #[must_use]
     pub fn changes(&self) -> bool {
@@ -322,10 +333,10 @@ mod tests {
     #[test]
     fn flags_are_read_or_refused() {
         let flags = meta("k v c T30 C5 MA D7 Oabc k").flags().unwrap();
-        assert!(flags.value && flags.version && !flags.quiet && !flags.is_plain());
+        assert!(flags.value && flags.version && !flags.quiet && !flags.fetch(b"k").is_plain());
         assert_eq!((flags.lifetime, flags.seen, flags.by), (Some(30), Some(5), 7));
         assert_eq!(flags.store(b"k", b"").unwrap().mode, StoreMode::Append);
-        assert!(meta("k v k s t f q").flags().unwrap().is_plain());
+        assert!(meta("k v k s t f q").flags().unwrap().fetch(b"k").is_plain());
         for (line, told) in [
             ("k v v", "duplicate flag"),
             ("k z", "invalid flag"),
@@ -341,6 +352,14 @@ mod tests {
         }
         assert!(meta("k Md").flags().unwrap().count(b"k").is_err());
         assert!(meta("k MX").flags().unwrap().store(b"k", b"").is_err());
+    }
+
+    #[test]
+    fn key_and_flags_are_written_and_read() {
+        let (sent, mut line) = (meta("k v  T30 Oabc"), Vec::new());
+        sent.write(&mut line);
+        assert_eq!(line, b"k v T30 Oabc");
+        assert_eq!(Meta::of(&line).flags(), sent.flags());
     }
 
     #[test]

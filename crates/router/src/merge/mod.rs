@@ -61,12 +61,6 @@ pub enum Merge {
         /// At most so many.
         limit: Option<u64>,
     },
-    /// memcached's values in the order of the keys that were asked for, by the shard that has each: its session merges them.
-    Items(Vec<(Shard, Vec<u8>)>),
-    /// memcached's statistics, whose numbers are added up: its session merges them.
-    Stats,
-    /// memcached's answer that all give, or what one of them has against it: its session merges them.
-    Agreed,
 }
 
 /// Folds of parts are not put together: how, only the function knows.
@@ -93,7 +87,7 @@ impl Merge {
         let lists = || answers.iter().map(|answer| answer.list());
         let sum = || answers.iter().filter_map(|answer| answer.integer()).sum::<i64>();
         match self {
-            Self::Same | Self::Items(_) | Self::Stats | Self::Agreed => first.replay(out),
+            Self::Same => first.replay(out),
             Self::Given(bytes) => Answer::whole(bytes).into_iter().for_each(|it| it.replay(out)),
             Self::AnyDone => {
                 answers.iter().find(|answer| !answer.is_error()).unwrap_or(&first).replay(out);

@@ -1,6 +1,6 @@
 //! An answer that is put together from several shards'.
 
-use super::Kind;
+use super::{Kind, Question};
 use crate::answer::Answer;
 use crate::merge::Merge;
 use alloc::vec::Vec;
@@ -14,6 +14,8 @@ pub struct Scattered {
     pub merge: Merge,
     /// What the request does.
     pub kind: Kind,
+    /// What was asked, where the form of the answer depends on that.
+    pub question: Option<Question>,
     /// The client does not want it.
     pub silent: bool,
     /// Takes it back where it was done, should another shard refuse it.
@@ -26,7 +28,8 @@ impl Scattered {
     /// One to which no shard has a part yet.
     #[must_use]
     pub fn new(merge: Merge, kind: Kind) -> Self {
-        Self { merge, kind, silent: false, undo: None, parts: Vec::new() }
+        let parts = Vec::new();
+        Self { merge, kind, question: None, silent: false, undo: None, parts }
     }
 
     pub(super) fn is_complete(&self) -> bool {

@@ -9,12 +9,19 @@ use headwater_command::Reply;
 struct Plain;
 
 impl Encode for Plain {
-    fn merged(&mut self, merge: &Merge, parts: &[(Shard, Answer<'_>)], out: &mut Vec<u8>) {
+    fn merged(
+        &mut self,
+        question: Option<&[u8]>,
+        merge: &Merge,
+        parts: &[(Shard, Answer<'_>)],
+        out: &mut Vec<u8>,
+    ) {
         let merged = answer_of(|typed| merge.write(parts, typed));
-        self.answer(Answer::whole(&merged).unwrap(), out);
+        self.answer(question, Answer::whole(&merged).unwrap(), out);
     }
 
-    fn answer(&mut self, answer: Answer<'_>, out: &mut Vec<u8>) {
+    fn answer(&mut self, question: Option<&[u8]>, answer: Answer<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(question.unwrap_or_default());
         match answer.integer() {
             Some(number) => out.extend_from_slice(alloc::format!("{number} ").as_bytes()),
             None => out.extend_from_slice(answer.text().unwrap_or_default()),
@@ -186,4 +193,23 @@ fn a_lost_shard_has_answered_everything_once() {
     assert!(!pending.has_lost_watches());
     pending.lost(Shard(1), &text("lost "), &mut Plain);
     assert!(!pending.has_lost_watches() && collected(&mut pending).is_empty());
+}
+
+#[test]
+fn an_answer_is_written_by_what_was_asked() {
+    let mut pending = Pending::new(Shard(0), 3);
+    let empty = pending.bytes();
+    let one = pending.expect_for(Shard(1), Kind::Plain, (*b"q1:").into());
+    let two = pending.expect_for(Shard(2), Kind::Plain, (*b"q2:").into());
+    let mut many = Scattered::new(Merge::Same, Kind::Plain);
+    many.question = Some((*b"q3:").into());
+    pending.expect_scattered(many);
+    pending.own_part(text("c"));
+    assert!(came(&mut pending, 2, two, &text("b")));
+    assert!(came(&mut pending, 1, one, &text("a")));
+    let mut out = Vec::new();
+    pending.collect(&mut out);
+    assert_eq!(out, b"q1:aq2:bq3:c");
+    assert_eq!(pending.answer_bytes, 0);
+    assert!(pending.bytes() >= empty);
 }

@@ -3,8 +3,7 @@
 //! # Cost
 //! While nobody has asked for it, a request looks at one flag; else a key costs one look into a map of at most [`PREFIXES_MAX`].
 
-use super::encoder;
-use crate::resp::{ShardService, Turn};
+use headwater_command::Reply;
 use std::collections::BTreeMap;
 
 /// Keys of further prefixes are counted together.
@@ -78,36 +77,31 @@ impl Details {
         self.is_on
     }
 
+    /// Counts uses from now on, or no longer.
+    pub(super) fn turn(&mut self, on: bool) {
+        self.is_on = on;
+    }
+
+    /// Writes what was counted: a row for each prefix, of figures with their names.
+    pub(super) fn write(&self, out: &mut impl Reply) {
+        out.array(self.prefixes.len());
+        for (prefix, counts) in &self.prefixes {
+            let PrefixCounts { reads, hits, writes, removals } = *counts;
+            out.map(5);
+            out.bulk(b"prefix");
+            out.bulk(prefix.as_bytes());
+            for (name, figure) in
+                [("get", reads), ("hit", hits), ("set", writes), ("del", removals)]
+            {
+                out.bulk(name.as_bytes());
+                out.integer(figure as i64);
+            }
+        }
+    }
+
     /// Forgets what was counted.
     pub(super) fn reset(&mut self) {
         self.prefixes.clear();
-    }
-}
-
-impl ShardService {
-    /// `stats detail`.
-    pub(super) fn stats_detail(&mut self, word: Option<&[u8]>, work: &mut Turn<'_>) {
-        match word {
-            Some(b"on") => self.memcached.details.is_on = true,
-            Some(b"off") => self.memcached.details.is_on = false,
-            Some(b"dump") => {
-                let mut out = encoder(work);
-                for (prefix, counts) in &self.memcached.details.prefixes {
-                    let PrefixCounts { reads, hits, writes, removals } = counts;
-                    out.line(&format!(
-                        "PREFIX {prefix} get {reads} hit {hits} set {writes} del {removals}"
-                    ));
-                }
-                out.end();
-                return;
-            }
-            _ => {
-                self.figures
-                    .memcached_refused("CLIENT_ERROR usage: stats detail on|off|dump", work);
-                return;
-            }
-        }
-        encoder(work).line("OK");
     }
 }
 

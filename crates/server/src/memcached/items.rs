@@ -1,12 +1,15 @@
 //! The classic commands about items.
 
 use super::{ItemUse, answer_unless, encoder, take_back};
-use crate::resp::{Flow, ShardService, Turn};
+use crate::resp::{Flow, Form, ShardService, Turn};
 use headwater_base::Millis;
 use headwater_command::items::{Count, Counted, Fetch, Remove, Seen, Store, StoreMode, Written};
-use headwater_command::{Deadline, GetExpiry, SetExpiry};
-use headwater_engine::{Stop, WARM_MAX};
+use headwater_command::{Deadline, GetExpiry, Reply, SetExpiry};
+use headwater_engine::{Stop, Value, WARM_MAX};
 use headwater_protocol::memcached::{Encoder, KEY_BYTES_MAX, Request, Words};
+use headwater_router::AnswerWriter;
+use headwater_router::items::write_value;
+use std::borrow::Cow;
 
 /// Why a multi-get went no further.
 enum Unread {
@@ -18,9 +21,113 @@ enum Unread {
     Stopped(Stop),
 }
 
+impl Unread {
+    /// What the client is told.
+    fn line(&self) -> &'static str {
+        match self {
+            Self::BadKey => "CLIENT_ERROR bad command line format",
+            Self::TooMuch | Self::Stopped(_) => "SERVER_ERROR out of memory writing get response",
+        }
+    }
+}
+
+/// Why something about an item was not done.
+#[derive(Debug)]
+pub(super) enum Undone {
+    /// The line says why.
+    Refused(Cow<'static, str>),
+    /// It must wait, or has failed.
+    Stopped(Stop),
+}
+
+impl From<Stop> for Undone {
+    fn from(stop: Stop) -> Self {
+        Self::Stopped(stop)
+    }
+}
+
+/// Where items go that are read.
+trait ItemsReply {
+    /// One that is there.
+    fn item(&mut self, key: &[u8], flags: u32, version: Option<u64>, value: &Value<'_>);
+
+    /// One that is not.
+    fn missing(&mut self);
+}
+
+impl ItemsReply for Encoder<'_> {
+    #[inline]
+    fn item(&mut self, key: &[u8], flags: u32, version: Option<u64>, value: &Value<'_>) {
+        self.value(key, flags, version, value);
+    }
+
+    #[inline]
+    fn missing(&mut self) {}
+}
+
+impl ItemsReply for AnswerWriter<'_> {
+    fn item(&mut self, _key: &[u8], flags: u32, version: Option<u64>, value: &Value<'_>) {
+        write_value(value, flags, version.unwrap_or(0), self);
+    }
+
+    fn missing(&mut self) {
+        self.null();
+    }
+}
+
+/// What the classic commands that store ask.
+pub(super) fn classic_store<'a>(
+    (key, value): (&'a [u8], &'a [u8]),
+    flags: u32,
+    expiry: SetExpiry,
+    (mode, seen): (StoreMode, Option<u64>),
+) -> Store<'a> {
+    let seen = seen.map(|version| Seen { version, or_newer: false });
+    Store { key, value, flags, expiry, mode, seen, vivify: None, give: None, version: false }
+}
+
+/// What `incr` and `decr` ask.
+pub(super) fn classic_count(key: &[u8], by: u64, down: bool) -> Count<'_> {
+    let expiry = GetExpiry::Keep;
+    Count { key, by, down, seen: None, expiry, vivify: None, give: None, version: false }
+}
+
+/// What `delete` asks.
+pub(super) fn plain_remove(key: &[u8]) -> Remove<'_> {
+    Remove { key, seen: None, stale: None, value_only: false, give: None }
+}
+
+/// How the classic commands tell what came of storing.
+pub(super) fn written_line(written: Written) -> &'static str {
+    match written {
+        Written::Done(_) => "STORED",
+        Written::Changed => "EXISTS",
+        Written::Missing => "NOT_FOUND",
+        Written::Refused => "NOT_STORED",
+    }
+}
+
+/// How `delete` tells what came of it.
+pub(super) fn removed_line(written: Written) -> &'static str {
+    if matches!(written, Written::Done(_)) { "DELETED" } else { "NOT_FOUND" }
+}
+
+/// How `touch` tells what came of it.
+pub(super) fn touched_line(there: bool) -> &'static str {
+    if there { "TOUCHED" } else { "NOT_FOUND" }
+}
+
+/// How `incr` and `decr` tell what came of it.
+pub(super) fn write_counted_line(counted: Counted, out: &mut Encoder<'_>) {
+    match counted {
+        Counted::Done { number, .. } => out.number(number),
+        Counted::NotNumber => out.line(NOT_NUMBER),
+        Counted::Missing | Counted::Changed => out.line("NOT_FOUND"),
+    }
+}
+
 impl ShardService {
-    /// `get` and its kin: all values or none. All keys are asked for even if the first must wait, so
-    /// that their loads run side by side.
+    /// `get` and its kin.
     #[inline]
     pub(super) fn memcached_get(
         &mut self,
@@ -30,41 +137,55 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) -> Flow {
         let before = work.out.len();
+        match self.get_items(keys, versions, expiry, work) {
+            Ok(()) => {
+                encoder(work).end();
+                Flow::Next
+            }
+            Err(Undone::Stopped(stop)) => self.memcached_stopped(stop, false, before, work),
+            Err(undone) => self.memcached_undone(undone, false, work),
+        }
+    }
+
+    /// Answers with the items of keys: all of them or none. All keys are asked for even if the first must wait, so
+    /// that their loads run side by side.
+    #[inline]
+    pub(super) fn get_items<'k>(
+        &mut self,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+        versions: bool,
+        expiry: GetExpiry,
+        work: &mut Turn<'_>,
+    ) -> Result<(), Undone> {
+        let before = work.out.len();
         let most = self.bound.answer_bytes_max(work);
-        let mut read = self.read_all(keys, versions, expiry, most, work);
+        let mut read = self.read_all(keys.clone(), versions, expiry, most, work);
         if let Err(Unread::TooMuch) = read {
             take_back(work, before);
             if let Some(most) = self.make_room_to_answer(work) {
                 read = self.read_all(keys, versions, expiry, most, work);
             }
         }
-        match read {
-            Ok(()) => encoder(work).end(),
-            Err(Unread::Stopped(stop)) => return self.memcached_stopped(stop, false, before, work),
-            Err(why) => {
-                take_back(work, before);
-                let bad_key = matches!(why, Unread::BadKey);
-                let line = if bad_key {
-                    "CLIENT_ERROR bad command line format"
-                } else {
-                    "SERVER_ERROR out of memory writing get response"
-                };
-                self.figures.memcached_refused(line, work);
-            }
-        }
-        Flow::Next
+        let why = match read {
+            Ok(()) => return Ok(()),
+            Err(Unread::Stopped(stop)) => return Err(stop.into()),
+            Err(why) => why,
+        };
+        take_back(work, before);
+        self.figures.stats.errors += 1;
+        Err(Undone::Refused(why.line().into()))
     }
 
     #[inline]
-    fn read_all(
+    fn read_all<'k>(
         &mut self,
-        mut keys: Words<'_>,
+        mut keys: impl Iterator<Item = &'k [u8]>,
         versions: bool,
         expiry: GetExpiry,
         most: usize,
         work: &mut Turn<'_>,
     ) -> Result<(), Unread> {
-        let plain = !versions && expiry == GetExpiry::Keep;
+        let typed = work.connection.session.form == Form::Typed;
         let mut waits = None;
         let mut some: [&[u8]; WARM_MAX] = [&[]; WARM_MAX];
         loop {
@@ -83,13 +204,14 @@ impl ShardService {
                 if key.len() > KEY_BYTES_MAX {
                     return Err(Unread::BadKey);
                 }
-                let mut out = Encoder::new(work.out, work.held, most);
-                let read = if plain {
-                    self.read_one(key, &mut out)
+                let (read, overflowed) = if typed {
+                    let mut out = AnswerWriter::new(work.out).at_most(most);
+                    (self.read_into(key, (versions, expiry), &mut out), out.overflowed())
                 } else {
-                    self.fetch_one(key, versions, expiry, &mut out)
+                    let mut out = Encoder::new(work.out, work.held, most);
+                    (self.read_into(key, (versions, expiry), &mut out), out.overflowed())
                 };
-                if out.overflowed() {
+                if overflowed {
                     return Err(Unread::TooMuch);
                 }
                 match read {
@@ -102,7 +224,21 @@ impl ShardService {
     }
 
     #[inline]
-    fn read_one(&mut self, key: &[u8], out: &mut Encoder<'_>) -> Result<(), Stop> {
+    fn read_into(
+        &mut self,
+        key: &[u8],
+        (versions, expiry): (bool, GetExpiry),
+        out: &mut impl ItemsReply,
+    ) -> Result<(), Stop> {
+        if !versions && expiry == GetExpiry::Keep {
+            self.read_one(key, out)
+        } else {
+            self.fetch_one(key, versions, expiry, out)
+        }
+    }
+
+    #[inline]
+    fn read_one(&mut self, key: &[u8], out: &mut impl ItemsReply) -> Result<(), Stop> {
         let counts = &mut self.memcached.counts;
         let details = &mut self.memcached.details;
         self.node.item(key, |found| {
@@ -110,9 +246,12 @@ impl ShardService {
             match found {
                 Some((value, flags)) => {
                     counts.get_hits += 1;
-                    out.value(key, flags, None, value);
+                    out.item(key, flags, None, value);
                 }
-                None => counts.get_misses += 1,
+                None => {
+                    counts.get_misses += 1;
+                    out.missing();
+                }
             }
         })
     }
@@ -122,7 +261,7 @@ impl ShardService {
         key: &[u8],
         versions: bool,
         expiry: GetExpiry,
-        out: &mut Encoder<'_>,
+        out: &mut impl ItemsReply,
     ) -> Result<(), Stop> {
         let fetch = Fetch { key, expiry, version: versions, ..Fetch::default() };
         let counts = &mut self.memcached.counts;
@@ -137,9 +276,12 @@ impl ShardService {
             match found {
                 Some(item) => {
                     *hits += 1;
-                    out.value(key, item.flags, versions.then_some(item.version), &item.value);
+                    out.item(key, item.flags, versions.then_some(item.version), &item.value);
                 }
-                None => *misses += 1,
+                None => {
+                    *misses += 1;
+                    out.missing();
+                }
             }
         })
     }
@@ -150,58 +292,48 @@ impl ShardService {
         let Request::Store { key, value, flags, expiry, mode, seen, noreply } = *request else {
             return Flow::Next;
         };
-        self.memcached.counts.sets += 1;
         let Some(value) = value else {
+            self.memcached.counts.sets += 1;
             answer_unless(noreply, "CLIENT_ERROR bad data chunk", work);
             return Flow::Next;
         };
-        if !self.has_room_for_item(key, value.len()) {
-            let replaces = mode == StoreMode::Set && seen.is_none();
-            return self.memcached_no_room(key, replaces, noreply, work);
-        }
-        let store = Store {
-            key,
-            value,
-            flags,
-            expiry,
-            mode,
-            seen: seen.map(|version| Seen { version, or_newer: false }),
-            vivify: None,
-            give: None,
-            version: false,
-        };
-        match self.node.store(&store) {
+        let or_forget = mode == StoreMode::Set && seen.is_none();
+        match self.store_item(&classic_store((key, value), flags, expiry, (mode, seen)), or_forget)
+        {
             Ok(written) => {
-                self.memcached.counts.stored(seen.is_some(), written);
-                self.memcached.details.count(key, ItemUse::Write);
-                let line = match written {
-                    Written::Done(_) => "STORED",
-                    Written::Changed => "EXISTS",
-                    Written::Missing => "NOT_FOUND",
-                    Written::Refused => "NOT_STORED",
-                };
-                answer_unless(noreply, line, work);
+                answer_unless(noreply, written_line(written), work);
                 Flow::Next
             }
-            Err(stop) => self.memcached_unanswered(stop, noreply, work),
+            Err(undone) => self.memcached_undone(undone, noreply, work),
         }
     }
 
-    /// There is no memory for a value: one that was to be replaced is not what the client wants
-    /// any more.
-    #[cold]
-    pub(super) fn memcached_no_room(
+    /// Gives an item a value.
+    #[inline]
+    pub(super) fn store_item(
         &mut self,
-        key: &[u8],
-        replaces: bool,
-        noreply: bool,
-        work: &mut Turn<'_>,
-    ) -> Flow {
+        store: &Store<'_>,
+        or_forget: bool,
+    ) -> Result<Written, Undone> {
+        self.memcached.counts.sets += 1;
+        if !self.has_room_for_item(store.key, store.value.len()) {
+            return Err(self.no_room_for(store.key, or_forget));
+        }
+        let written = self.node.store(store)?;
+        self.memcached.counts.stored(store.seen.is_some(), written);
+        self.memcached.details.count(store.key, ItemUse::Write);
+        Ok(written)
+    }
+
+    /// There is no memory for a value; `or_forget`: the one that it was to replace is not wanted any more.
+    #[cold]
+    pub(super) fn no_room_for(&mut self, key: &[u8], or_forget: bool) -> Undone {
         self.memcached.counts.no_memory += 1;
         self.figures.stats.errors += 1;
-        self.forget_replaced(key, replaces);
-        answer_unless(noreply, "SERVER_ERROR out of memory storing object", work);
-        Flow::Next
+        if or_forget {
+            self.forget_replaced(key);
+        }
+        Undone::Refused(NO_ROOM.into())
     }
 
     /// A value is too long, and its data will be skipped.
@@ -214,55 +346,43 @@ impl ShardService {
     ) -> Flow {
         self.memcached.counts.too_large += 1;
         self.figures.stats.errors += 1;
-        self.forget_replaced(key, replaces);
-        answer_unless(noreply, "SERVER_ERROR object too large for cache", work);
+        if replaces {
+            self.forget_replaced(key);
+        }
+        answer_unless(noreply, TOO_LARGE, work);
         Flow::Next
     }
 
     /// Removes what a value was to replace that cannot be stored, if that is possible at once.
-    fn forget_replaced(&mut self, key: &[u8], replaces: bool) {
-        if replaces {
-            let remove = Remove { key, seen: None, stale: None, value_only: false, give: None };
-            let _as_far_as_it_goes = self.node.remove(&remove);
-        }
+    fn forget_replaced(&mut self, key: &[u8]) {
+        let _as_far_as_it_goes = self.node.remove(&plain_remove(key));
     }
 
     pub(super) fn memcached_count(
         &mut self,
-        key: &[u8],
-        by: u64,
-        down: bool,
+        (key, by, down): (&[u8], u64, bool),
         noreply: bool,
         work: &mut Turn<'_>,
     ) -> Flow {
-        if !self.has_room_for_item(key, 0) {
-            return self.memcached_no_room(key, false, noreply, work);
-        }
-        let count = Count {
-            key,
-            by,
-            down,
-            seen: None,
-            expiry: GetExpiry::Keep,
-            vivify: None,
-            give: None,
-            version: false,
-        };
-        match self.node.count(&count) {
+        match self.count_item(&classic_count(key, by, down)) {
             Ok(counted) => {
-                self.memcached.counts.counted(down, &counted);
-                match counted {
-                    Counted::Done { number, .. } if !noreply => encoder(work).number(number),
-                    Counted::NotNumber => answer_unless(noreply, NOT_NUMBER, work),
-                    Counted::Missing | Counted::Changed => {
-                        answer_unless(noreply, "NOT_FOUND", work);
-                    }
-                    Counted::Done { .. } => {}
+                if !noreply {
+                    write_counted_line(counted, &mut encoder(work));
                 }
                 Flow::Next
             }
-            Err(stop) => self.memcached_unanswered(stop, noreply, work),
+            Err(undone) => self.memcached_undone(undone, noreply, work),
         }
+    }
+
+    /// Adds to an item's number.
+    pub(super) fn count_item(&mut self, count: &Count<'_>) -> Result<Counted, Undone> {
+        if !self.has_room_for_item(count.key, 0) {
+            return Err(self.no_room_for(count.key, false));
+        }
+        let counted = self.node.count(count)?;
+        self.memcached.counts.counted(count.down, &counted);
+        Ok(counted)
     }
 
     pub(super) fn memcached_delete(
@@ -271,17 +391,21 @@ impl ShardService {
         noreply: bool,
         work: &mut Turn<'_>,
     ) -> Flow {
-        let remove = Remove { key, seen: None, stale: None, value_only: false, give: None };
-        match self.node.remove(&remove) {
+        match self.remove_item(&plain_remove(key)) {
             Ok(written) => {
-                let done = matches!(written, Written::Done(_));
-                self.memcached.counts.deleted(done);
-                self.memcached.details.count(key, ItemUse::Remove);
-                answer_unless(noreply, if done { "DELETED" } else { "NOT_FOUND" }, work);
+                answer_unless(noreply, removed_line(written), work);
                 Flow::Next
             }
             Err(stop) => self.memcached_unanswered(stop, noreply, work),
         }
+    }
+
+    /// Removes an item, or tells that it is out of date.
+    pub(super) fn remove_item(&mut self, remove: &Remove<'_>) -> Result<Written, Stop> {
+        let written = self.node.remove(remove)?;
+        self.memcached.counts.deleted(matches!(written, Written::Done(_)));
+        self.memcached.details.count(remove.key, ItemUse::Remove);
+        Ok(written)
     }
 
     pub(super) fn memcached_touch(
@@ -291,16 +415,22 @@ impl ShardService {
         noreply: bool,
         work: &mut Turn<'_>,
     ) -> Flow {
-        match self.node.touch(key, expiry) {
+        match self.touch_item(key, expiry) {
             Ok(there) => {
-                let counts = &mut self.memcached.counts;
-                let counter = if there { &mut counts.touch_hits } else { &mut counts.touch_misses };
-                *counter += 1;
-                answer_unless(noreply, if there { "TOUCHED" } else { "NOT_FOUND" }, work);
+                answer_unless(noreply, touched_line(there), work);
                 Flow::Next
             }
             Err(stop) => self.memcached_unanswered(stop, noreply, work),
         }
+    }
+
+    /// Changes when an item expires; whether it is there.
+    pub(super) fn touch_item(&mut self, key: &[u8], expiry: GetExpiry) -> Result<bool, Stop> {
+        let there = self.node.touch(key, expiry)?;
+        let counts = &mut self.memcached.counts;
+        let counter = if there { &mut counts.touch_hits } else { &mut counts.touch_misses };
+        *counter += 1;
+        Ok(there)
     }
 
     /// Removes everything, now or later; what was planned before is forgotten.
@@ -328,5 +458,9 @@ impl ShardService {
     }
 }
 
+/// What is told where there is no memory for a value.
+const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
+/// What is told of a value that is too long.
+pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 /// What counting in something else answers.
 pub(super) const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

@@ -1,11 +1,12 @@
 //! The meta commands.
 
-use super::items::NOT_NUMBER;
+use super::items::{NOT_NUMBER, Undone};
 use super::{ItemUse, encoder};
 use crate::resp::parts::Figures;
 use crate::resp::{Flow, ShardService, Turn};
-use headwater_command::items::{Counted, Fetch, Written};
-use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta};
+use headwater_command::items::{Counted, Fetch, Item, Written};
+use headwater_engine::Stop;
+use headwater_protocol::memcached::{Encoder, KEY_BYTES_MAX, Meta, MetaFlags};
 
 /// The code word for what came of a write.
 fn code(written: Written) -> &'static str {
@@ -17,7 +18,97 @@ fn code(written: Written) -> &'static str {
     }
 }
 
+/// Writes what `mg` answers: an item, whose value has so many bytes, or that there is none.
+pub(super) fn write_found(
+    meta: &Meta<'_>,
+    flags: &MetaFlags,
+    found: Option<(&Item<'_>, u64)>,
+    out: &mut Encoder<'_>,
+) {
+    match found {
+        Some((item, length)) => out.meta_item(meta, flags, item, length),
+        None if flags.quiet => {}
+        None => out.meta_code("EN", meta, flags, None),
+    }
+}
+
+/// Writes what `ms` and `md` answer; `gives_version`: that of what was written may be wanted.
+pub(super) fn write_written(
+    meta: &Meta<'_>,
+    flags: &MetaFlags,
+    written: Written,
+    gives_version: bool,
+    out: &mut Encoder<'_>,
+) {
+    let version = if let Written::Done(version) = written { version } else { 0 };
+    if !(flags.quiet && matches!(written, Written::Done(_))) {
+        out.meta_code(code(written), meta, flags, gives_version.then_some(version));
+    }
+}
+
+/// Writes what `ma` answers.
+pub(super) fn write_counted(
+    meta: &Meta<'_>,
+    flags: &MetaFlags,
+    counted: Counted,
+    out: &mut Encoder<'_>,
+) {
+    match counted {
+        Counted::Done { .. } if flags.quiet => {}
+        Counted::Done { number, version, left_before, left, .. } => {
+            out.meta_number(meta, flags, (number, version), (left_before, left));
+        }
+        Counted::NotNumber => out.line(NOT_NUMBER),
+        Counted::Changed => out.meta_code("EX", meta, flags, None),
+        Counted::Missing => out.meta_code("NF", meta, flags, None),
+    }
+}
+
+/// Writes what `me` answers: an item, whose key and value have so many bytes, or that there is none.
+pub(super) fn write_examined(
+    meta: &Meta<'_>,
+    found: Option<(&Item<'_>, usize)>,
+    out: &mut Encoder<'_>,
+) {
+    match found {
+        Some((item, size)) => out.meta_debug(meta, size, item),
+        None => out.line("EN"),
+    }
+}
+
 impl ShardService {
+    /// Reads an item, with what is known of it.
+    pub(super) fn fetch_item(
+        &mut self,
+        fetch: &Fetch<'_>,
+        answer: impl FnOnce(Option<&Item<'_>>),
+    ) -> Result<(), Undone> {
+        if !fetch.is_plain() && !self.has_room_for_item(fetch.key, 0) {
+            self.figures.stats.errors += 1;
+            return Err(Undone::Refused("SERVER_ERROR out of memory".into()));
+        }
+        let counts = &mut self.memcached.counts;
+        let details = &mut self.memcached.details;
+        self.node.fetch(fetch, |found| {
+            details.count(fetch.key, ItemUse::Read { hit: found.is_some() });
+            let counter =
+                if found.is_some() { &mut counts.get_hits } else { &mut counts.get_misses };
+            *counter += 1;
+            answer(found);
+        })?;
+        Ok(())
+    }
+
+    /// Reads what is known of an item, which is no use of it.
+    pub(super) fn examine_item(
+        &mut self,
+        key: &[u8],
+        answer: impl FnOnce(Option<&Item<'_>>),
+    ) -> Result<(), Stop> {
+        let fetch = Fetch { key, version: true, uses: true, untouched: true, ..Fetch::default() };
+        self.node.fetch(&fetch, answer)
+    }
+
     pub(super) fn meta_get(&mut self, meta: &Meta<'_>, work: &mut Turn<'_>) -> Flow {
         let read = meta.flags().and_then(|flags| meta.check_opaque().map(|()| flags));
         let flags = match read {
@@ -25,34 +116,18 @@ impl ShardService {
             Err(line) => return self.figures.meta_refused(line, work),
         };
         let mut room = [0; KEY_BYTES_MAX];
-        let key = meta.key(&flags, &mut room);
-        let fetch = flags.fetch(key);
-        if !flags.is_plain() && !self.has_room_for_item(key, 0) {
-            return self.figures.meta_refused("SERVER_ERROR out of memory", work);
-        }
+        let fetch = flags.fetch(meta.key(&flags, &mut room));
         self.memcached.counts.metas += 1;
         let before = work.out.len();
         let mut out = encoder(work);
-        let counts = &mut self.memcached.counts;
-        let details = &mut self.memcached.details;
-        let read = self.node.fetch(&fetch, |found| {
-            details.count(key, ItemUse::Read { hit: found.is_some() });
-            match found {
-                Some(item) => {
-                    counts.get_hits += 1;
-                    out.meta_item(meta, &flags, item);
-                }
-                None => {
-                    counts.get_misses += 1;
-                    if !flags.quiet {
-                        out.meta_code("EN", meta, &flags, None);
-                    }
-                }
-            }
+        let read = self.fetch_item(&fetch, |found| {
+            let found = found.map(|item| (item, item.value.len() as u64));
+            write_found(meta, &flags, found, &mut out);
         });
         match read {
             Ok(()) => Flow::Next,
-            Err(stop) => self.memcached_stopped(stop, false, before, work),
+            Err(Undone::Stopped(stop)) => self.memcached_stopped(stop, false, before, work),
+            Err(undone) => self.memcached_undone(undone, false, work),
         }
     }
 
@@ -73,25 +148,16 @@ impl ShardService {
             Ok(store) => store,
             Err(line) => return self.figures.meta_refused(line, work),
         };
-        let Some(value) = value else {
+        if value.is_none() {
             return self.figures.meta_refused("CLIENT_ERROR bad data chunk", work);
-        };
-        self.memcached.counts.metas += 1;
-        self.memcached.counts.sets += 1;
-        if !self.has_room_for_item(key, value.len()) {
-            return self.memcached_no_room(key, true, false, work);
         }
-        match self.node.store(&store) {
+        self.memcached.counts.metas += 1;
+        match self.store_item(&store, true) {
             Ok(written) => {
-                self.memcached.counts.stored(store.seen.is_some(), written);
-                self.memcached.details.count(key, ItemUse::Write);
-                let version = if let Written::Done(version) = written { version } else { 0 };
-                if !(flags.quiet && code(written) == "HD") {
-                    encoder(work).meta_code(code(written), meta, &flags, Some(version));
-                }
+                write_written(meta, &flags, written, true, &mut encoder(work));
                 Flow::Next
             }
-            Err(stop) => self.memcached_unanswered(stop, false, work),
+            Err(undone) => self.memcached_undone(undone, false, work),
         }
     }
 
@@ -104,13 +170,9 @@ impl ShardService {
         let mut room = [0; KEY_BYTES_MAX];
         let key = meta.key(&flags, &mut room);
         self.memcached.counts.metas += 1;
-        match self.node.remove(&flags.remove(key)) {
+        match self.remove_item(&flags.remove(key)) {
             Ok(written) => {
-                self.memcached.counts.deleted(matches!(written, Written::Done(_)));
-                self.memcached.details.count(key, ItemUse::Remove);
-                if !(flags.quiet && code(written) == "HD") {
-                    encoder(work).meta_code(code(written), meta, &flags, None);
-                }
+                write_written(meta, &flags, written, false, &mut encoder(work));
                 Flow::Next
             }
             Err(stop) => self.memcached_unanswered(stop, false, work),
@@ -129,27 +191,12 @@ impl ShardService {
             Err(line) => return self.figures.meta_refused(line, work),
         };
         self.memcached.counts.metas += 1;
-        if !self.has_room_for_item(count.key, 0) {
-            return self.memcached_no_room(count.key, false, false, work);
-        }
-        match self.node.count(&count) {
+        match self.count_item(&count) {
             Ok(counted) => {
-                self.memcached.counts.counted(count.down, &counted);
-                let mut out = encoder(work);
-                match counted {
-                    Counted::Done { number, version, left_before, left, .. } => {
-                        if !flags.quiet {
-                            let left = (left_before, left);
-                            out.meta_number(meta, &flags, (number, version), left);
-                        }
-                    }
-                    Counted::NotNumber => out.line(NOT_NUMBER),
-                    Counted::Changed => out.meta_code("EX", meta, &flags, None),
-                    Counted::Missing => out.meta_code("NF", meta, &flags, None),
-                }
+                write_counted(meta, &flags, counted, &mut encoder(work));
                 Flow::Next
             }
-            Err(stop) => self.memcached_unanswered(stop, false, work),
+            Err(undone) => self.memcached_undone(undone, false, work),
         }
     }
 
@@ -161,12 +208,11 @@ impl ShardService {
         };
         let mut room = [0; KEY_BYTES_MAX];
         let key = meta.key(&flags, &mut room);
-        let fetch = Fetch { key, version: true, uses: true, untouched: true, ..Fetch::default() };
         let before = work.out.len();
         let mut out = encoder(work);
-        let read = self.node.fetch(&fetch, |found| match found {
-            Some(item) => out.meta_debug(meta, key.len() + item.value.len(), item),
-            None => out.line("EN"),
+        let read = self.examine_item(key, |found| {
+            let found = found.map(|item| (item, key.len() + item.value.len()));
+            write_examined(meta, found, &mut out);
         });
         match read {
             Ok(()) => Flow::Next,

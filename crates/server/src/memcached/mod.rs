@@ -16,16 +16,18 @@
 mod details;
 mod functions;
 mod items;
-mod merge;
 mod meta;
+mod question;
 mod remote;
 mod rights;
 mod stats;
+mod typed;
 
 use crate::resp::parts::Figures;
 use crate::resp::parts::Waits;
 use details::{Details, ItemUse};
-pub(crate) use merge::{write_answer, write_merged};
+use items::{TOO_LARGE, Undone};
+pub(crate) use question::write_answer;
 pub(crate) use stats::Counts;
 
 use crate::resp::bound::KEY_BYTES;
@@ -211,12 +213,9 @@ impl ShardService {
                     return Served { consumed, stopped: Stopped::Paused };
                 }
                 *work.requests_left -= 1;
-                let bytes = &input[consumed..*end];
                 let flow = match failure.take() {
-                    None if self.others.shards.is_none() => {
-                        self.memcached_request(request, bytes, work)
-                    }
-                    failure => self.memcached_among_shards(failure, request, bytes, work),
+                    None if self.others.shards.is_none() => self.memcached_request(request, work),
+                    failure => self.memcached_among_shards(failure, request, work),
                 };
                 if let Some(micros) = self.figures.clock.lap() {
                     self.memcached_slow(micros, &input[consumed..*end], work);
@@ -276,14 +275,13 @@ impl ShardService {
         &mut self,
         failure: Option<EngineError>,
         request: &Request<'_>,
-        bytes: &[u8],
         work: &mut Turn<'_>,
     ) -> Flow {
         work.held.set_whole(work.connection.session.expects());
         let before = work.out.len();
         let flow = match failure {
             Some(error) => self.figures.memcached_failed(&error, false, work),
-            None => self.memcached_request(request, bytes, work),
+            None => self.memcached_request(request, work),
         };
         if let Some(shards) = &mut self.others.shards
             && writes(request)
@@ -295,14 +293,9 @@ impl ShardService {
         flow
     }
 
-    /// Executes one request, which was sent as `bytes`.
+    /// Executes one request.
     #[inline]
-    fn memcached_request(
-        &mut self,
-        request: &Request<'_>,
-        bytes: &[u8],
-        work: &mut Turn<'_>,
-    ) -> Flow {
+    fn memcached_request(&mut self, request: &Request<'_>, work: &mut Turn<'_>) -> Flow {
         if !self.keeps_rights(work) {
             return Flow::Close;
         }
@@ -324,7 +317,7 @@ impl ShardService {
             self.note_asker(work);
         }
         if self.others.shards.is_some()
-            && let Some(flow) = self.memcached_remote(request, bytes, work)
+            && let Some(flow) = self.memcached_remote(request, work)
         {
             return flow;
         }
@@ -356,7 +349,7 @@ impl ShardService {
             }
             Request::Store { .. } => self.memcached_store(request, work),
             Request::Count { key, by, down, noreply } => {
-                self.memcached_count(key, by, down, noreply, work)
+                self.memcached_count((key, by, down), noreply, work)
             }
             Request::Delete { key, noreply } => self.memcached_delete(key, noreply, work),
             Request::Touch { key, expiry, noreply } => {
@@ -442,6 +435,18 @@ impl ShardService {
         }
     }
 
+    /// Tells why something was not done, or lets it wait; nothing was answered yet.
+    #[cold]
+    fn memcached_undone(&mut self, undone: Undone, noreply: bool, work: &mut Turn<'_>) -> Flow {
+        match undone {
+            Undone::Refused(line) => {
+                answer_unless(noreply, &line, work);
+                Flow::Next
+            }
+            Undone::Stopped(stop) => self.memcached_unanswered(stop, noreply, work),
+        }
+    }
+
     /// As [`ShardService::memcached_stopped`], where nothing was answered yet.
     #[cold]
     fn memcached_unanswered(&mut self, stop: Stop, noreply: bool, work: &mut Turn<'_>) -> Flow {
@@ -475,7 +480,7 @@ impl Figures {
         let mut out = encoder(work);
         match error {
             _ if noreply => {}
-            EngineError::ValueTooLong { .. } => out.line("SERVER_ERROR object too large for cache"),
+            EngineError::ValueTooLong { .. } => out.line(TOO_LARGE),
             EngineError::OutOfMemory => out.line("SERVER_ERROR out of memory"),
             error => out.failed(error.code(), error),
         }

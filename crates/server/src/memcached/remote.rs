@@ -1,103 +1,88 @@
 //! Requests whose keys live on other shards.
 //!
-//! What concerns one home goes there as it was sent, and is executed there for the client; a
+//! What concerns one home goes there as what it means, and is executed there for the client; a
 //! `get` of keys of several homes is cut into one for each, and the values come together in the order of the keys.
 
+use super::items::TOO_LARGE;
+use super::question::Crossing;
+use super::stats::merge_of;
 use super::{answer_unless, writes};
 use crate::resp::{
-    Flow, LOCKED_FOR_LONG, LockTurn, Session, ShardService, Turn, Waiting, after_of, pending_of,
+    Flow, Form, LOCKED_FOR_LONG, LockTurn, Session, ShardService, Turn, Waiting, after_of, encoder,
+    pending_of,
 };
 use headwater_base::{Placement, Shard};
+use headwater_command::items::ItemCommand;
 use headwater_command::{GetExpiry, OwnedArgs, Reply};
-use headwater_protocol::memcached::{KEY_BYTES_MAX, Meta, Parsed, Request, Words, parse};
-use headwater_router::{Ask, AskHeader, Kind, LockSet, Merge, Scattered, answer_of};
+use headwater_engine::Stop;
+use headwater_protocol::memcached::{KEY_BYTES_MAX, Request};
+use headwater_router::{Ask, AskHeader, Kind, LockSet, Merge, Question, Scattered};
 
-/// Who executes a request.
-enum To {
+/// Who executes something about items.
+enum To<'a> {
     /// The shard that the client is connected to.
     Here,
     /// The home of its keys.
     At(Shard),
-    /// All shards.
-    All(Merge),
-    /// The homes of its keys, each its part.
-    Homes(Vec<(Shard, Vec<u8>)>),
+    /// Each its part.
+    Parts(Merge, Vec<(Shard, ItemCommand<'a>)>),
     /// Nobody: a key is too long.
     Refused,
 }
 
-fn home_of_meta(placement: &Placement, meta: &Meta<'_>) -> To {
-    // What is wrong with it anybody can tell.
-    let Ok(flags) = meta.key_flag() else { return To::Here };
-    To::At(placement.home(meta.key(&flags, &mut [0; KEY_BYTES_MAX])))
+/// Why something is not executed now.
+enum Held {
+    /// It waits.
+    Waits,
+    /// It has waited for too long.
+    Late,
 }
 
-fn route(placement: &Placement, request: &Request<'_>) -> To {
-    match request {
-        Request::Get { keys, .. } => {
-            if keys.into_iter().any(|key| key.len() > KEY_BYTES_MAX) {
-                return To::Refused;
-            }
-            let homes: Vec<_> =
-                keys.into_iter().map(|key| (placement.home(key), key.to_vec())).collect();
-            match homes.first() {
-                None => To::Here,
-                Some(&(first, _)) if homes.iter().all(|(home, _)| *home == first) => To::At(first),
-                Some(_) => To::Homes(homes),
+fn route<'a>(placement: &Placement, shards: u16, command: &ItemCommand<'a>) -> To<'a> {
+    let all =
+        |merge| To::Parts(merge, (0..shards).map(|at| (Shard(at), command.clone())).collect());
+    match command {
+        ItemCommand::Get { keys, .. } if keys.iter().any(|key| key.len() > KEY_BYTES_MAX) => {
+            To::Refused
+        }
+        ItemCommand::Get { keys, versions, expiry } => {
+            let homes: Vec<Shard> = keys.iter().map(|key| placement.home(key)).collect();
+            let mut of: Vec<Shard> = homes.clone();
+            of.sort_unstable();
+            of.dedup();
+            match of[..] {
+                [] => To::Here,
+                [home] => To::At(home),
+                _ => {
+                    let part = |home: Shard| {
+                        let own = keys.iter().zip(&homes).filter(|(_, at)| **at == home);
+                        let keys = own.map(|(key, _)| *key).collect();
+                        (home, ItemCommand::Get { keys, versions: *versions, expiry: *expiry })
+                    };
+                    let parts = of.into_iter().map(part).collect();
+                    To::Parts(Merge::Values(homes), parts)
+                }
             }
         }
-        Request::Store { key, .. }
-        | Request::Count { key, .. }
-        | Request::Delete { key, .. }
-        | Request::Touch { key, .. }
-        | Request::TooLarge { key, replaces: true, .. }
-        | Request::Invoke { key, .. } => To::At(placement.home(key)),
-        Request::MetaGet(meta)
-        | Request::MetaSet { meta, .. }
-        | Request::MetaDelete(meta)
-        | Request::MetaCount(meta)
-        | Request::MetaDebug(meta) => home_of_meta(placement, meta),
-        Request::FlushAll { .. } | Request::Register { .. } => To::All(Merge::Agreed),
-        Request::Stats { words } => match words.into_iter().next() {
-            Some(b"settings") => To::Here,
-            Some(b"detail") if words.into_iter().nth(1) == Some(b"dump") => To::All(Merge::Stats),
-            Some(b"reset" | b"detail") => To::All(Merge::Agreed),
-            _ => To::All(Merge::Stats),
-        },
-        _ => To::Here,
+        ItemCommand::Register { .. } | ItemCommand::Flush { .. } => all(Merge::Same),
+        ItemCommand::Statistics(which) => all(merge_of(*which)),
+        _ => command.keys().next().map_or(To::Here, |key| To::At(placement.home(key))),
     }
-}
-
-/// The part of a `get` that goes to one home.
-fn part(request: &[u8], home: Shard, keys: &[(Shard, Vec<u8>)]) -> Vec<u8> {
-    let mut words = Words::of(request.trim_ascii_end());
-    let name = words.next().unwrap_or_default();
-    let mut line = name.to_vec();
-    let lifetime = name.starts_with(b"gat").then(|| words.next()).flatten();
-    let keys = keys.iter().filter(|(at, _)| *at == home).map(|(_, key)| &**key);
-    for word in lifetime.into_iter().chain(keys) {
-        line.push(b' ');
-        line.extend_from_slice(word);
-    }
-    line.extend_from_slice(b"\r\n");
-    line
 }
 
 impl ShardService {
-    /// Executes a request elsewhere, or at several shards, if that is where its keys live; `bytes`: the request as it
-    /// was sent. `None`: it is to be executed here.
+    /// Executes a request elsewhere, or at several shards, if that is where its keys live. `None`: it is to be executed here.
     pub(super) fn memcached_remote(
         &mut self,
         request: &Request<'_>,
-        bytes: &[u8],
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
-        let me = self.others.shards.as_ref()?.me;
-        if self.waits.executing_queue || work.connection.session.is_remote() {
-            return self.memcached_await_writes(request, work);
-        }
-        let to = route(self.node.engine().placement()?, request);
-        let kind = match (writes(request), self.may_be_derived_item(request)) {
+        let mut room = [0; KEY_BYTES_MAX];
+        let Crossing { command, question } = Crossing::of(request, &mut room)?;
+        let shards = self.others.shards.as_ref()?;
+        let (me, count) = (shards.me, shards.outbox.shards());
+        let to = route(self.node.engine().placement()?, count, &command);
+        let kind = match (writes(request), self.may_be_derived_item(&command)) {
             (true, true) => Kind::Both,
             (true, false) => Kind::Write,
             (false, true) => Kind::Derived,
@@ -106,12 +91,12 @@ impl ShardService {
         let at = match &to {
             To::Here => return None,
             To::Refused => {
-                self.touch_before_refusal(request, bytes, work);
+                self.touch_before_refusal(&command, work);
                 self.figures.memcached_refused("CLIENT_ERROR bad command line format", work);
                 return Some(Flow::Next);
             }
             To::At(at) => Some(*at),
-            To::All(_) | To::Homes(_) => None,
+            To::Parts(..) => None,
         };
         if let Some(pending) = work.connection.session.pending()
             && (pending.is_full() || pending.must_wait(kind, at))
@@ -123,96 +108,116 @@ impl ShardService {
             return Some(Flow::Parked);
         }
         match to {
-            To::At(at) if at == me => return self.memcached_await_writes(request, work),
+            To::At(at) if at == me => {
+                return match self.item_is_held(&command, work)? {
+                    Held::Waits => Some(Flow::Parked),
+                    Held::Late => {
+                        let line = format!("SERVER_ERROR {LOCKED_FOR_LONG}");
+                        self.figures.memcached_refused(&line, work);
+                        Some(Flow::Next)
+                    }
+                };
+            }
             To::At(at) => {
-                if let Request::TooLarge { key, noreply, .. } = *request {
+                self.count_meta(request);
+                let kind =
+                    if matches!(request, Request::TooLarge { .. }) { Kind::Write } else { kind };
+                self.ask_item(at, command, (kind, question), work);
+                if let Request::TooLarge { noreply, .. } = *request {
                     // Its data is not here, and never will be.
                     self.memcached.counts.too_large += 1;
                     self.figures.stats.errors += 1;
-                    let forget = [&b"delete "[..], key, b" noreply\r\n"].concat();
-                    self.ask_item(at, &forget, (Kind::Write, true), work);
-                    answer_unless(noreply, "SERVER_ERROR object too large for cache", work);
-                } else {
-                    self.ask_item(at, bytes, (kind, false), work);
+                    answer_unless(noreply, TOO_LARGE, work);
                 }
             }
-            To::Homes(keys) => {
-                let mut homes: Vec<Shard> = keys.iter().map(|(home, _)| *home).collect();
-                homes.sort_unstable();
-                homes.dedup();
-                let parts = homes.iter().map(|&home| (home, part(bytes, home, &keys))).collect();
-                self.ask_items(parts, Merge::Items(keys), kind, work);
-            }
-            To::All(merge) => {
-                let shards = self.others.shards.as_ref()?.outbox.shards();
-                let parts = (0..shards).map(|at| (Shard(at), bytes.to_vec())).collect();
-                self.ask_items(parts, merge, kind, work);
-            }
+            To::Parts(merge, parts) => self.ask_items(parts, merge, (kind, question), work),
             To::Here | To::Refused => {}
         }
         Some(Flow::Next)
     }
 
+    /// Meta commands are counted where their client is.
+    fn count_meta(&mut self, request: &Request<'_>) {
+        let is_meta = matches!(
+            request,
+            Request::MetaGet(_)
+                | Request::MetaSet { .. }
+                | Request::MetaDelete(_)
+                | Request::MetaCount(_)
+        );
+        self.memcached.counts.metas += u64::from(is_meta);
+    }
+
     /// `gat` gives the keys before one that is too long their new expiry, and is refused then.
     #[cold]
-    fn touch_before_refusal(&mut self, request: &Request<'_>, bytes: &[u8], work: &mut Turn<'_>) {
-        let Request::Get { keys, expiry, .. } = request else { return };
+    fn touch_before_refusal(&mut self, command: &ItemCommand<'_>, work: &mut Turn<'_>) {
+        let ItemCommand::Get { keys, expiry, versions } = command else { return };
         if *expiry == GetExpiry::Keep {
             return;
         }
-        for key in keys.into_iter().take_while(|key| key.len() <= KEY_BYTES_MAX) {
+        for key in keys.iter().take_while(|key| key.len() <= KEY_BYTES_MAX) {
             let (Some(shards), Some(placement)) =
                 (&self.others.shards, self.node.engine().placement())
             else {
                 return;
             };
             let (me, home) = (shards.me, placement.home(key));
-            let line = part(bytes, home, &[(home, key.to_vec())]);
+            let (keys, expiry, versions) = (vec![*key], *expiry, *versions);
+            let touch = ItemCommand::Get { keys, versions, expiry };
             if home == me {
-                self.memcached_part(&line, work);
+                self.execute_item_part(&touch, work);
             } else {
-                self.ask_item(home, &line, (Kind::Plain, true), work);
+                self.ask_item(home, touch, (Kind::Plain, None), work);
             }
         }
     }
 
-    /// Has another shard execute a request, whose reply the client may not want to know.
+    /// Has another shard do something about items; without a question, the client does not want to know what comes of it.
     fn ask_item(
         &mut self,
         at: Shard,
-        bytes: &[u8],
-        (kind, silent): (Kind, bool),
+        command: ItemCommand<'_>,
+        (kind, question): (Kind, Option<Question>),
         work: &mut Turn<'_>,
     ) {
-        self.make_room_to_pass(bytes.len());
+        if let ItemCommand::Store { store, .. } = &command {
+            self.make_room_to_pass(store.value.len());
+        }
+        let ask = Ask::Item(command);
         let placement = self.placement_digest();
-        let user = self.asker_for(&Ask::Item(bytes), work.connection.id);
+        let user = self.asker_for(&ask, work.connection.id);
         let Some(shards) = &mut self.others.shards else { return };
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
-        let id = pending_of(session, shards).expect(at, kind, silent);
+        let pending = pending_of(session, shards);
+        let id = match question {
+            Some(question) => pending.expect_for(at, kind, question),
+            None => pending.expect(at, kind, true),
+        };
         let header = AskHeader { id, placement, after, user, ..AskHeader::default() };
-        shards.ask(at, work.connection.id, &header, &Ask::Item(bytes));
+        shards.ask(at, work.connection.id, &header, &ask);
     }
 
-    /// Has several shards execute parts of a request.
+    /// Has several shards do their parts.
     fn ask_items(
         &mut self,
-        parts: Vec<(Shard, Vec<u8>)>,
+        parts: Vec<(Shard, ItemCommand<'_>)>,
         merge: Merge,
-        kind: Kind,
+        (kind, question): (Kind, Option<Question>),
         work: &mut Turn<'_>,
     ) {
         let Some(me) = self.others.shards.as_ref().map(|shards| shards.me) else { return };
         let placement = self.placement_digest();
         let mut own = None;
-        if let Some((_, bytes)) = parts.iter().find(|(at, _)| *at == me) {
-            own = self.memcached_part(bytes, work);
+        if let Some((_, command)) = parts.iter().find(|(at, _)| *at == me) {
+            own = self.execute_item_part(command, work);
         }
         let Some(shards) = &self.others.shards else { return };
         let session = &mut work.connection.session;
-        pending_of(session, shards).expect_scattered(Scattered::new(merge, kind));
-        for (at, bytes) in parts {
+        let mut scattered = Scattered::new(merge, kind);
+        (scattered.silent, scattered.question) = (question.is_none(), question);
+        pending_of(session, shards).expect_scattered(scattered);
+        for (at, command) in parts {
             if at == me
                 && let Some(answer) = own.take()
             {
@@ -222,105 +227,96 @@ impl ShardService {
                 continue;
             }
             // This shard's own part comes by message where it has to wait.
-            let user = self.asker_for(&Ask::Item(&bytes), work.connection.id);
+            let ask = Ask::Item(command);
+            let user = self.asker_for(&ask, work.connection.id);
             let Some(shards) = &mut self.others.shards else { continue };
             let session = &mut work.connection.session;
             let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
             let id = pending_of(session, shards).expect_part(at);
             let header = AskHeader { id, placement, after, user, ..AskHeader::default() };
-            shards.ask(at, work.connection.id, &header, &Ask::Item(&bytes));
+            shards.ask(at, work.connection.id, &header, &ask);
         }
         self.collect_own(work);
     }
 
-    /// Where the key of a request lives, if that is not here.
-    pub(crate) fn new_home_of_item(&self, placement: &Placement, bytes: &[u8]) -> Option<Shard> {
-        let Parsed::Request { request, .. } = parse(bytes, 0, &self.memcached.limits) else {
-            return None;
-        };
-        match route(placement, &request) {
-            To::At(home) if self.others.shards.as_ref().is_some_and(|it| it.me != home) => {
-                Some(home)
-            }
+    /// Where the key of something lives that was sent here, if that is not here.
+    pub(crate) fn new_home_of_item(
+        &self,
+        placement: &Placement,
+        command: &ItemCommand<'_>,
+    ) -> Option<Shard> {
+        let shards = self.others.shards.as_ref()?;
+        match route(placement, shards.outbox.shards(), command) {
+            To::At(home) if shards.me != home => Some(home),
             _ => None,
         }
     }
 
-    /// Executes a request of a client of another shard, which came as this frame.
-    pub(crate) fn execute_item(&mut self, bytes: &[u8], frame: &[u8], work: &mut Turn<'_>) -> Flow {
-        let limits = self.memcached.limits;
-        let Parsed::Request { request, .. } = parse(bytes, 0, &limits) else { return Flow::Next };
-        let out = core::mem::take(work.out);
-        let whole = work.held.set_whole(true);
-        let flow = self.memcached_request(&request, bytes, work);
-        work.held.set_whole(whole);
-        let reply = core::mem::replace(work.out, out);
-        if flow == Flow::Parked {
-            // Whatever it waits for, it is executed anew then.
-            work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
-            return flow;
+    /// Does something about items for a client of another shard, which came as this frame.
+    pub(crate) fn execute_item(
+        &mut self,
+        command: &ItemCommand<'_>,
+        frame: &[u8],
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        match self.item_is_held(command, work) {
+            Some(Held::Waits) => {
+                // Whatever it waits for, it is executed anew then.
+                work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
+                return Flow::Parked;
+            }
+            Some(Held::Late) => {
+                encoder(work).error("SERVER_ERROR", format_args!("{LOCKED_FOR_LONG}"));
+                return Flow::Next;
+            }
+            None => {}
         }
-        if writes(&request)
+        let done = self.carry_out_item(command, work).map_err(Stop::Wait);
+        let flow = self.waits.step_done(done, frame, work);
+        if flow != Flow::Parked
+            && command.writes()
             && let Some(shards) = &mut self.others.shards
         {
             let position = shards.peers.stamp();
             work.connection.session.positions.reach(shards.me, position);
         }
-        work.out.extend_from_slice(&answer_of(|out| out.bulk(&reply)));
         flow
     }
 
-    /// Executes this shard's part of a request; its reply, unless it would have to wait.
-    fn memcached_part(&mut self, bytes: &[u8], work: &mut Turn<'_>) -> Option<Vec<u8>> {
-        let limits = self.memcached.limits;
-        let Parsed::Request { request, .. } = parse(bytes, 0, &limits) else { return None };
+    /// Does this shard's part of something; its answer, unless it would have to wait.
+    fn execute_item_part(
+        &mut self,
+        command: &ItemCommand<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<Vec<u8>> {
         let out = core::mem::take(work.out);
-        let whole = work.held.set_whole(true);
+        let form = core::mem::replace(&mut work.connection.session.form, Form::Typed);
         let queue = core::mem::replace(&mut self.waits.executing_queue, true);
-        let flow = self.memcached_request(&request, bytes, work);
+        let is_held = self.item_is_held(command, work).is_some();
+        let is_done = !is_held && self.carry_out_item(command, work).is_ok();
         self.waits.executing_queue = queue;
-        work.held.set_whole(whole);
-        let reply = core::mem::replace(work.out, out);
-        if flow == Flow::Parked {
+        work.connection.session.form = form;
+        let answer = core::mem::replace(work.out, out);
+        if !is_done {
             self.forget_waiting(work);
             return None;
         }
-        Some(answer_of(|out| out.bulk(&reply)))
+        Some(answer)
     }
 
-    /// Whether a request concerns keys that joins may give.
-    fn may_be_derived_item(&self, request: &Request<'_>) -> bool {
+    /// Whether something concerns keys that joins may give. Whether such a key is there may come before that it cannot be written.
+    fn may_be_derived_item(&self, command: &ItemCommand<'_>) -> bool {
         let engine = self.node.engine();
-        match request {
-            Request::Get { keys, .. } => keys.into_iter().any(|key| engine.may_derive(key)),
-            Request::MetaGet(meta)
-            | Request::MetaDebug(meta)
-            | Request::MetaSet { meta, .. }
-            | Request::MetaDelete(meta)
-            | Request::MetaCount(meta) => meta
-                .key_flag()
-                .is_ok_and(|flags| engine.may_derive(meta.key(&flags, &mut [0; KEY_BYTES_MAX]))),
-            // Whether a key is there may come before that it cannot be written.
-            Request::Invoke { key, .. }
-            | Request::Store { key, .. }
-            | Request::Count { key, .. }
-            | Request::Delete { key, .. }
-            | Request::Touch { key, .. } => engine.may_derive(key),
-            _ => false,
-        }
+        command.keys().any(|key| engine.may_derive(key))
     }
 
-    /// Lets a request that reads what is derived wait until what is here shows the client's writes elsewhere. `None`: it
-    /// does.
-    fn memcached_await_writes(
-        &mut self,
-        request: &Request<'_>,
-        work: &mut Turn<'_>,
-    ) -> Option<Flow> {
-        if let Some(flow) = self.memcached_wait_for_locks(request, work) {
-            return Some(flow);
+    /// Lets something wait where several shards are doing something with the partitions of its keys, or where it reads what is
+    /// derived, until what is here shows the client's writes elsewhere. `None`: nothing is in its way.
+    fn item_is_held(&mut self, command: &ItemCommand<'_>, work: &mut Turn<'_>) -> Option<Held> {
+        if let Some(held) = self.item_is_locked(command, work) {
+            return Some(held);
         }
-        if !self.may_be_derived_item(request) {
+        if !self.may_be_derived_item(command) {
             return None;
         }
         let shards = self.others.shards.as_mut()?;
@@ -328,15 +324,10 @@ impl ShardService {
         let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
         shards.waits.insert(wait, work.connection.id);
         session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::default(), wait, None)));
-        Some(Flow::Parked)
+        Some(Held::Waits)
     }
 
-    /// Lets a request wait where several shards are doing something with the partitions of its keys. `None`: none is.
-    fn memcached_wait_for_locks(
-        &mut self,
-        request: &Request<'_>,
-        work: &mut Turn<'_>,
-    ) -> Option<Flow> {
+    fn item_is_locked(&mut self, command: &ItemCommand<'_>, work: &mut Turn<'_>) -> Option<Held> {
         let placement = self.node.engine().placement()?;
         let shards = self.others.shards.as_ref()?;
         if shards.locks.is_empty() {
@@ -344,37 +335,26 @@ impl ShardService {
         }
         let id = work.connection.id;
         match self.turn_of(id) {
-            LockTurn::Waits => return Some(Flow::Parked),
+            LockTurn::Waits => return Some(Held::Waits),
             LockTurn::Granted => {
                 self.forget_locked(id, work.peers);
                 return None;
             }
             LockTurn::Late => {
                 self.forget_locked(id, work.peers);
-                self.figures.memcached_refused(&format!("SERVER_ERROR {LOCKED_FOR_LONG}"), work);
-                return Some(Flow::Next);
+                return Some(Held::Late);
             }
             LockTurn::None => {}
         }
-        let set = match request {
-            Request::Get { keys, .. } => {
-                LockSet::of(keys.into_iter().map(|key| placement.partition(key)))
-            }
-            Request::Store { key, .. }
-            | Request::Count { key, .. }
-            | Request::Delete { key, .. }
-            | Request::Touch { key, .. }
-            | Request::Invoke { key, .. } => LockSet::of([placement.partition(key)].into_iter()),
-            _ => LockSet::All,
-        };
+        let mut keys = command.keys().map(|key| placement.partition(key)).peekable();
+        let set = if keys.peek().is_some() { LockSet::of(keys) } else { LockSet::All };
         if !shards.locks.blocks(&set) {
             return None;
         }
-        if self.waits.executing_queue {
-            // This part of a request comes by message instead, and waits there.
-            return Some(Flow::Parked);
+        if !self.waits.executing_queue {
+            // A part of a request comes by message instead, and waits there.
+            self.block(id, set);
         }
-        self.block(id, set);
-        Some(Flow::Parked)
+        Some(Held::Waits)
     }
 }

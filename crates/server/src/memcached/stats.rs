@@ -10,8 +10,11 @@ use crate::connection::Phase;
 use crate::resp::{ShardService, Turn};
 use core::fmt::Display;
 use headwater_base::memory::Meter;
-use headwater_command::items::{Counted, Written};
+use headwater_command::Reply;
+use headwater_command::items::{Counted, Statistics, Written};
 use headwater_protocol::memcached::{Encoder, VERSION, Words};
+use headwater_router::{Answer, Merge, answer_of};
+use std::borrow::Cow;
 
 /// A page of memcached's slabs, in bytes.
 const PAGE_BYTES: u64 = 1 << 20;
@@ -128,15 +131,104 @@ impl Counts {
     }
 }
 
-/// Writes statistics one by one.
-struct Told<'o>(Encoder<'o>);
+/// A statistic of one shard.
+enum StatValue {
+    /// It is added up where there are several.
+    Amount(u64),
+    /// It is the same for all, or the first one's is told.
+    Same(String),
+}
 
-impl Told<'_> {
-    fn all<T: Display>(&mut self, numbers: impl IntoIterator<Item = (&'static str, T)>) {
-        for (name, number) in numbers {
-            self.0.stat(name, &number);
+/// Statistics by their names.
+#[derive(Default)]
+struct StatLines(Vec<(&'static str, StatValue)>);
+
+impl StatLines {
+    fn amounts(&mut self, numbers: impl IntoIterator<Item = (&'static str, u64)>) {
+        self.0.extend(numbers.into_iter().map(|(name, number)| (name, StatValue::Amount(number))));
+    }
+
+    fn same<T: Display>(&mut self, texts: impl IntoIterator<Item = (&'static str, T)>) {
+        self.0.extend(
+            texts.into_iter().map(|(name, text)| (name, StatValue::Same(text.to_string()))),
+        );
+    }
+
+    fn write(&self, out: &mut impl Reply) {
+        out.map(self.0.len());
+        for (name, value) in &self.0 {
+            out.bulk(name.as_bytes());
+            match value {
+                StatValue::Amount(number) => out.integer(*number as i64),
+                StatValue::Same(text) => out.bulk(text.as_bytes()),
+            }
         }
     }
+}
+
+/// What `stats` asks with these words; `None`: nothing that several shards would have to be asked for.
+pub(super) fn statistics_of(mut words: Words<'_>) -> Option<Statistics> {
+    Some(match (words.next(), words.next()) {
+        (None, _) => Statistics::General,
+        (Some(b"reset"), _) => Statistics::Reset,
+        (Some(b"items"), _) => Statistics::Items,
+        (Some(b"slabs"), _) => Statistics::Memory,
+        (Some(b"sizes"), _) => Statistics::Sizes,
+        (Some(b"conns"), _) => Statistics::Connections,
+        (Some(b"detail"), Some(b"on")) => Statistics::CountPrefixes(true),
+        (Some(b"detail"), Some(b"off")) => Statistics::CountPrefixes(false),
+        (Some(b"detail"), Some(b"dump")) => Statistics::Prefixes,
+        _ => return None,
+    })
+}
+
+/// How the statistics of several shards become one answer.
+pub(super) fn merge_of(which: Statistics) -> Merge {
+    match which {
+        Statistics::General
+        | Statistics::Items
+        | Statistics::Memory
+        | Statistics::Sizes
+        | Statistics::Prefixes => Merge::Figures,
+        Statistics::Connections => Merge::Concat,
+        Statistics::CountPrefixes(_) | Statistics::Reset => Merge::Same,
+    }
+}
+
+/// How many items there are: a class without any is not told of.
+const CLASS_ITEMS: &[u8] = b"items:1:number";
+
+/// A name, a text or a number.
+fn told(answer: Answer<'_>) -> Cow<'_, str> {
+    match answer.integer() {
+        Some(number) => Cow::Owned(number.to_string()),
+        None => String::from_utf8_lossy(answer.text().unwrap_or_default()),
+    }
+}
+
+/// Writes statistics, or that something was done, as a client reads it.
+pub(super) fn write_statistics(answer: Answer<'_>, out: &mut Encoder<'_>) {
+    let Some((_, list)) = answer.elements() else {
+        return out.line(&String::from_utf8_lossy(answer.text().unwrap_or_default()));
+    };
+    if list.first().is_some_and(|first| first.elements().is_some()) {
+        // Each row: its name, and figures, with what they are called.
+        for row in list {
+            let words: Vec<_> = row.list().into_iter().skip(1).map(told).collect();
+            out.line(&format!("PREFIX {}", words.join(" ")));
+        }
+        return out.end();
+    }
+    if let [name, number, ..] = &list[..]
+        && name.text() == Some(CLASS_ITEMS)
+        && number.integer() == Some(0)
+    {
+        return out.end();
+    }
+    for line in list.chunks_exact(2) {
+        out.stat(&told(line[0]), &told(line[1]));
+    }
+    out.end();
 }
 
 impl ShardService {
@@ -149,29 +241,47 @@ impl ShardService {
     }
 
     /// `stats` of some kind.
-    pub(super) fn memcached_stats(&mut self, mut words: Words<'_>, work: &mut Turn<'_>) {
-        match words.next() {
-            None => self.stats_general(work),
-            Some(b"reset") => {
-                self.memcached.details.reset();
-                self.reset_counters();
-                encoder(work).line("RESET");
+    pub(super) fn memcached_stats(&mut self, words: Words<'_>, work: &mut Turn<'_>) {
+        let Some(which) = statistics_of(words) else {
+            match words.into_iter().next() {
+                Some(b"settings") => self.stats_settings(work),
+                Some(b"detail") => self
+                    .figures
+                    .memcached_refused("CLIENT_ERROR usage: stats detail on|off|dump", work),
+                _ => self.figures.memcached_refused("ERROR", work),
             }
-            Some(b"settings") => self.stats_settings(work),
-            Some(b"items") => self.stats_items(work),
-            Some(b"slabs") => self.stats_slabs(work),
-            Some(b"sizes") => {
-                let mut out = encoder(work);
-                out.stat("sizes_status", &"disabled");
-                out.end();
-            }
-            Some(b"conns") => stats_connections(work),
-            Some(b"detail") => self.stats_detail(words.next(), work),
-            Some(_) => self.figures.memcached_refused("ERROR", work),
+            return;
+        };
+        let answer = answer_of(|out| self.statistics(which, work, out));
+        if let Some(answer) = Answer::whole(&answer) {
+            write_statistics(answer, &mut encoder(work));
         }
     }
 
-    fn stats_general(&self, work: &mut Turn<'_>) {
+    /// Answers with this shard's statistics, or changes what is counted.
+    pub(super) fn statistics(&mut self, which: Statistics, work: &Turn<'_>, out: &mut impl Reply) {
+        let mut lines = StatLines::default();
+        match which {
+            Statistics::General => self.stats_general(work, &mut lines),
+            Statistics::Items => self.stats_items(&mut lines),
+            Statistics::Memory => self.stats_slabs(&mut lines),
+            Statistics::Sizes => lines.same([("sizes_status", "disabled")]),
+            Statistics::Connections => return write_connections(work, out),
+            Statistics::Prefixes => return self.memcached.details.write(out),
+            Statistics::CountPrefixes(on) => {
+                self.memcached.details.turn(on);
+                return out.ok();
+            }
+            Statistics::Reset => {
+                self.memcached.details.reset();
+                self.reset_counters();
+                return out.simple("RESET");
+            }
+        }
+        lines.write(out);
+    }
+
+    fn stats_general(&self, work: &Turn<'_>, lines: &mut StatLines) {
         let counts = self.memcached.counts;
         let engine = self.node.engine();
         let stats = engine.stats();
@@ -180,25 +290,31 @@ impl ShardService {
         let (time, open) = (work.time, work.peers.open());
         let usage = |at| crate::resp::cpu_seconds(at);
         let limit = self.bound.gauge.bound().unwrap_or(0);
-        let mut told = Told(encoder(work));
-        told.all([("pid", u64::from(std::process::id()))]);
-        told.all([("uptime", time.uptime / 1000), ("time", time.wall.0 / 1000)]);
-        told.all([("version", VERSION)]);
-        told.all([("headwater_version", env!("CARGO_PKG_VERSION"))]);
-        told.all([("pointer_size", usize::BITS)]);
-        told.all([
+        lines.same([
+            ("pid", u64::from(std::process::id())),
+            ("uptime", time.uptime / 1000),
+            ("time", time.wall.0 / 1000),
+        ]);
+        lines.same([("version", VERSION), ("headwater_version", env!("CARGO_PKG_VERSION"))]);
+        lines.same([("pointer_size", usize::BITS)]);
+        lines.same([
             ("rusage_user", format!("{:.6}", usage(11))),
             ("rusage_system", format!("{:.6}", usage(12))),
         ]);
-        told.all([
+        lines.same([
             ("max_connections", self.settings.bounds.clients_max as u64),
+            ("limit_maxbytes", limit as u64),
+            ("accepting_conns", 1),
+            // Every shard has flushed as often.
+            ("cmd_flush", counts.flushes),
+        ]);
+        lines.amounts([
             ("curr_connections", open as u64),
             ("total_connections", self.figures.stats.connections),
             ("rejected_connections", self.figures.stats.connections_refused),
             ("connection_structures", open as u64),
             ("cmd_get", counts.get_hits + counts.get_misses),
             ("cmd_set", counts.sets),
-            ("cmd_flush", counts.flushes),
             ("cmd_touch", touch_hits + touch_misses),
             ("cmd_meta", counts.metas),
             ("cmd_invoke", counts.invoked),
@@ -224,8 +340,6 @@ impl ShardService {
             ("auth_errors", counts.login_errors),
             ("bytes_read", self.figures.stats.received_bytes),
             ("bytes_written", self.figures.stats.sent_bytes),
-            ("limit_maxbytes", limit as u64),
-            ("accepting_conns", 1),
             ("threads", 1),
             ("conn_yields", counts.yields),
             ("hash_bytes", stats.index_bytes),
@@ -235,8 +349,7 @@ impl ShardService {
             ("evictions", evicted.keys),
             ("reclaimed", stats.expired),
         ]);
-        told.all(NEVER.iter().map(|name| (*name, 0)));
-        told.0.end();
+        lines.amounts(NEVER.iter().map(|name| (*name, 0)));
     }
 
     fn stats_settings(&self, work: &mut Turn<'_>) {
@@ -259,9 +372,9 @@ impl ShardService {
             ("num_threads_per_udp", 0),
         ];
         let prefix_ends: String = DELIMITERS.iter().collect();
-        let mut told = Told(encoder(work));
-        told.all(numbers);
-        told.all([
+        let mut lines = StatLines::default();
+        lines.amounts(numbers);
+        lines.same([
             ("inter", bind.join(",").as_str()),
             ("evictions", if evicts { "on" } else { "off" }),
             ("domain_socket", "NULL"),
@@ -283,13 +396,16 @@ impl ShardService {
             ("track_sizes", "no"),
             ("ssl_enabled", yes(config.tls.tls_memcached_port.number().is_some())),
         ]);
-        told.0.end();
+        let answer = answer_of(|out| lines.write(out));
+        if let Some(answer) = Answer::whole(&answer) {
+            write_statistics(answer, &mut encoder(work));
+        }
     }
 
-    fn stats_items(&self, work: &mut Turn<'_>) {
+    fn stats_items(&self, lines: &mut StatLines) {
         let engine = self.node.engine();
         let stats = engine.stats();
-        let numbers = [
+        lines.amounts([
             ("items:1:number", stats.keys),
             ("items:1:number_hot", 0),
             ("items:1:number_warm", 0),
@@ -309,27 +425,23 @@ impl ShardService {
             ("items:1:moves_to_warm", 0),
             ("items:1:moves_within_lru", 0),
             ("items:1:direct_reclaims", 0),
-        ];
-        let mut told = Told(encoder(work));
-        // A class without items is not told. With several shards, that is known when all have answered.
-        if stats.keys > 0 || self.others.shards.is_some() {
-            told.all(numbers);
-        }
-        told.0.end();
+        ]);
     }
 
-    fn stats_slabs(&self, work: &mut Turn<'_>) {
+    fn stats_slabs(&self, lines: &mut StatLines) {
         let engine = self.node.engine();
         let (stats, counts) = (engine.stats(), self.memcached.counts);
         let used = self.bound.gauge.used() as u64;
         let requested = stats.key_bytes + stats.value_bytes;
         // Items have as many blocks as they need: one of their average size stands for a chunk.
         let chunk = (requested / stats.keys.max(1)).max(1);
-        let mut told = Told(encoder(work));
-        told.all([
+        // What is of the process each shard knows.
+        lines.same([
             ("1:chunk_size", chunk),
             ("1:chunks_per_page", (PAGE_BYTES / chunk).max(1)),
             ("1:total_pages", used.div_ceil(PAGE_BYTES)),
+        ]);
+        lines.amounts([
             ("1:total_chunks", stats.keys),
             ("1:used_chunks", stats.keys),
             ("1:free_chunks", 0),
@@ -343,14 +455,12 @@ impl ShardService {
             ("1:cas_hits", counts.cas_hits),
             ("1:cas_badval", counts.cas_badval),
             ("1:touch_hits", counts.touches().0),
-            ("active_slabs", 1),
-            ("total_malloced", used),
         ]);
-        told.0.end();
+        lines.same([("active_slabs", 1), ("total_malloced", used)]);
     }
 }
 
-fn stats_connections(work: &mut Turn<'_>) {
+fn write_connections(work: &Turn<'_>, out: &mut impl Reply) {
     let now = work.time.uptime;
     let mut lines = Vec::new();
     let all = work.peers.iter().chain([&*work.connection]);
@@ -369,9 +479,76 @@ fn stats_connections(work: &mut Turn<'_>) {
         let idle = (now - other.heard) / 1000;
         lines.push((format!("{descriptor}:secs_since_last_cmd"), idle.to_string()));
     }
-    let mut out = encoder(work);
+    out.array(2 * lines.len());
     for (name, value) in lines {
-        out.stat(&name, &value);
+        out.bulk(name.as_bytes());
+        out.bulk(value.as_bytes());
     }
-    out.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::details::{Details, ItemUse};
+    use super::*;
+    use headwater_base::Shard;
+    use headwater_protocol::Held;
+
+    fn told(merge: &Merge, parts: &[Vec<u8>]) -> String {
+        let parts = parts.iter().map(|part| (Shard(0), Answer::whole(part).unwrap()));
+        let parts: Vec<_> = parts.collect();
+        let merged = answer_of(|out| merge.write(&parts, out));
+        let (mut out, mut held) = (Vec::new(), Held::default());
+        let mut encoder = Encoder::new(&mut out, &mut held, usize::MAX);
+        write_statistics(Answer::whole(&merged).unwrap(), &mut encoder);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn lines(same: &'static str, amounts: &[(&'static str, u64)]) -> Vec<u8> {
+        let mut lines = StatLines::default();
+        lines.same([("version", same)]);
+        lines.amounts(amounts.iter().copied());
+        answer_of(|out| lines.write(out))
+    }
+
+    #[test]
+    fn amounts_are_added_up_and_what_is_the_same_is_told_once() {
+        let parts = [lines("1", &[("cmd_get", 2)]), lines("1", &[("cmd_get", 3)])];
+        let both = told(&Merge::Figures, &parts);
+        assert_eq!(both, "STAT version 1\r\nSTAT cmd_get 5\r\nEND\r\n");
+        let class = |items| {
+            let mut lines = StatLines::default();
+            lines.amounts([("items:1:number", items), ("items:1:age", 0)]);
+            answer_of(|out| lines.write(out))
+        };
+        assert_eq!(told(&Merge::Figures, &[class(0), class(0)]), "END\r\n");
+        let one = told(&Merge::Figures, &[class(0), class(1)]);
+        assert_eq!(one, "STAT items:1:number 1\r\nSTAT items:1:age 0\r\nEND\r\n");
+    }
+
+    #[test]
+    fn what_has_a_prefix_is_added_up_under_it() {
+        let shard = |rows: &[(&str, ItemUse)]| {
+            let mut details = Details::default();
+            details.turn(true);
+            rows.iter().for_each(|(key, used)| details.count(key.as_bytes(), *used));
+            answer_of(|out| details.write(out))
+        };
+        let parts = [
+            shard(&[("a:1", ItemUse::Write), ("a:1", ItemUse::Read { hit: true })]),
+            shard(&[]),
+            shard(&[("a:2", ItemUse::Write), ("b:1", ItemUse::Remove)]),
+        ];
+        assert_eq!(
+            told(&Merge::Figures, &parts),
+            "PREFIX a get 1 hit 1 set 2 del 0\r\nPREFIX b get 0 hit 0 set 0 del 1\r\nEND\r\n"
+        );
+        assert_eq!(told(&Merge::Figures, &[shard(&[]), shard(&[])]), "END\r\n");
+    }
+
+    #[test]
+    fn what_was_done_is_said_in_a_word() {
+        let done = answer_of(|out| out.simple("RESET"));
+        assert_eq!(told(&Merge::Same, &[done.clone(), done]), "RESET\r\n");
+        assert_eq!(told(&Merge::Same, &[answer_of(|out| out.ok())]), "OK\r\n");
+    }
 }

@@ -571,7 +571,7 @@ fn begin_functions(
 
 /// Where the answers to this connection go.
 #[inline]
-fn encoder<'w>(work: &'w mut Turn<'_>) -> SessionReply<'w> {
+pub(crate) fn encoder<'w>(work: &'w mut Turn<'_>) -> SessionReply<'w> {
     let session = &work.connection.session;
     if session.form == Form::Typed {
         return SessionReply::Typed(AnswerWriter::new(work.out));

@@ -117,7 +117,7 @@ impl ShardService {
                 };
                 requests.iter().any(is_elsewhere).then_some(None)
             }
-            Ask::Item(bytes) => self.new_home_of_item(placement, bytes).map(Some),
+            Ask::Item(command) => self.new_home_of_item(placement, command).map(Some),
             _ => None,
         }
     }
@@ -309,7 +309,7 @@ impl ShardService {
                 let done = self.put_carried(put, work);
                 self.waits.step_done(done, frame, work)
             }
-            Ask::Item(bytes) => self.execute_item(bytes, frame, work),
+            Ask::Item(command) => self.execute_item(command, frame, work),
         }
     }
 
@@ -445,7 +445,7 @@ impl OtherShards {
 
 impl Waits {
     /// A step is done, waits for data, or has failed.
-    pub(super) fn step_done(
+    pub(crate) fn step_done(
         &mut self,
         done: Result<(), Stop>,
         frame: &[u8],

@@ -4,7 +4,7 @@ use crate::memcached;
 use crate::resp::session::Session;
 use headwater_base::Shard;
 use headwater_protocol::resp::{Encoder, Version};
-use headwater_router::{Answer, Encode, Merge};
+use headwater_router::{Answer, Encode, Merge, answer_of};
 
 /// How a client of this shard reads its answers.
 #[derive(Clone, Copy, Debug)]
@@ -22,23 +22,37 @@ impl ClientForm {
     }
 }
 
+impl ClientForm {
+    #[inline]
+    fn encoder(self, out: &mut Vec<u8>) -> Encoder<'_> {
+        Encoder::new(out, self.version).with_blob_errors(self.blob_errors)
+    }
+}
+
 impl Encode for ClientForm {
     #[inline]
-    fn answer(&mut self, answer: Answer<'_>, out: &mut Vec<u8>) {
+    fn answer(&mut self, question: Option<&[u8]>, answer: Answer<'_>, out: &mut Vec<u8>) {
         if self.memcached {
-            memcached::write_answer(answer, out);
+            memcached::write_answer(question, answer, out);
         } else {
-            let mut encoder = Encoder::new(out, self.version).with_blob_errors(self.blob_errors);
-            answer.replay(&mut encoder);
+            answer.replay(&mut self.encoder(out));
         }
     }
 
-    fn merged(&mut self, merge: &Merge, parts: &[(Shard, Answer<'_>)], out: &mut Vec<u8>) {
+    fn merged(
+        &mut self,
+        question: Option<&[u8]>,
+        merge: &Merge,
+        parts: &[(Shard, Answer<'_>)],
+        out: &mut Vec<u8>,
+    ) {
         if self.memcached {
-            memcached::write_merged(merge, parts, out);
+            let merged = answer_of(|typed| merge.write(parts, typed));
+            if let Some(merged) = Answer::whole(&merged) {
+                memcached::write_answer(question, merged, out);
+            }
         } else {
-            let mut encoder = Encoder::new(out, self.version).with_blob_errors(self.blob_errors);
-            merge.write(parts, &mut encoder);
+            merge.write(parts, &mut self.encoder(out));
         }
     }
 }
