@@ -395,6 +395,13 @@ impl Hub {
         self.ask(after, Some(used), self.depth - 1, None)
     }
 
+    /// The homes of which it was not heard yet what a wait is for.
+    #[must_use]
+    pub fn awaited(&self, wait: WaitId) -> Vec<Shard> {
+        let wait = self.waits.get(&wait);
+        wait.map_or_else(Vec::new, |wait| wait.pending.iter().copied().collect())
+    }
+
     /// Ends a wait of which nothing is to be heard any more.
     pub fn forget(&mut self, wait: WaitId) {
         self.waits.remove(&wait);

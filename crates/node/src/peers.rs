@@ -138,6 +138,12 @@ impl Peers {
         self.hub.wait(after, &engine.homes_used())
     }
 
+    /// The shards of which it was not heard yet what a wait is for.
+    #[must_use]
+    pub fn awaited(&self, wait: WaitId) -> Vec<Shard> {
+        self.hub.awaited(wait)
+    }
+
     /// Ends a wait of which nothing is to be heard any more.
     pub fn forget(&mut self, wait: WaitId) {
         self.hub.forget(wait);

@@ -474,7 +474,8 @@ fn read_ask<'a: 's, 's>(bytes: &mut WireReader<'a>, spans: &'s mut ArgVec) -> Op
             let spec = spec_of(bytes.u16()?)?;
             let buffer = read_args(bytes, spans)?;
             let args = spans.args(buffer);
-            Ask::Command(spec, (!args.is_empty()).then_some(args)?)
+            // Whoever executes it has as many as it takes.
+            Ask::Command(spec, spec.arity_fits(args.len()).then_some(args)?)
         }
         kind::EXEC => Ask::Exec(read_requests(bytes)?),
         kind::LOCK => {

@@ -13,6 +13,7 @@ extern crate alloc;
 
 mod answer;
 mod ask;
+mod check;
 mod course;
 pub mod items;
 mod locks;
@@ -31,6 +32,7 @@ pub use ask::{
     AnswerFrame, Ask, AskHeader, Budget, Copies, Frames, OpenFrame, PutValue, Requests,
     write_answer, write_ask,
 };
+pub use check::{are_answers, are_requests};
 pub use course::{Course, Situation, course};
 pub use locks::{LockSet, Locks, Owner, TransactionId};
 pub use merge::Merge;

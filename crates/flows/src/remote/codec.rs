@@ -67,6 +67,18 @@ impl RemoteMessage {
         }
     }
 
+    /// Whether it names none but the shards that there are: so many.
+    #[must_use]
+    pub fn names_shards(&self, shards: u16) -> bool {
+        let shard = match self {
+            Self::Request(_, RemoteRequest::Effect(task, _)) => task.origin,
+            Self::Request(_, RemoteRequest::Read(read))
+            | Self::Response(_, RemoteResponse::Read(read, _)) => read.home,
+            Self::Response(_, RemoteResponse::Effect(_)) => return true,
+        };
+        shard.0 < shards
+    }
+
     /// Reads what [`RemoteMessage::write`] has written; `None`: these bytes were not.
     #[must_use]
     pub fn read(bytes: &mut WireReader<'_>) -> Option<Self> {

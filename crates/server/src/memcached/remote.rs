@@ -8,7 +8,7 @@ use super::question::Crossing;
 use super::stats::merge_of;
 use super::{answer_unless, writes};
 use crate::resp::{
-    Flow, Form, LOCKED_FOR_LONG, LockTurn, Session, ShardService, Turn, Waiting, after_of, encoder,
+    Flow, Form, LOCKED_FOR_LONG, LockTurn, ShardService, Turn, Waiting, after_of, encoder,
     pending_of,
 };
 use headwater_base::{Placement, Shard};
@@ -319,11 +319,9 @@ impl ShardService {
         if !self.may_be_derived_item(command) {
             return None;
         }
-        let shards = self.others.shards.as_mut()?;
-        let session: &mut Session = &mut work.connection.session;
-        let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
-        shards.waits.insert(wait, work.connection.id);
-        session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::default(), wait, None)));
+        let wait = self.await_positions(work)?;
+        work.connection.session.waiting =
+            Some(Box::new(Waiting::Shards(OwnedArgs::default(), wait, None)));
         Some(Held::Waits)
     }
 

@@ -173,6 +173,7 @@ impl ShardService {
             ("shards_batches_sent", outbox.batches),
             ("shards_messages_sent", outbox.messages),
             ("shards_message_bytes_sent", outbox.bytes),
+            ("shards_messages_refused", shards.outbox.transport().refused()),
             ("shards_packets_sent", sent.packets),
             ("shards_loads_sent", sent.loads),
             ("shards_changes_sent", sent.changes),

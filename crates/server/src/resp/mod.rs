@@ -78,8 +78,12 @@ pub(crate) use session::{Origin, Session, Waiting};
 pub(crate) use slowlog::{SlowCommands, Told};
 pub(crate) use states::CommonCounts;
 pub(crate) use times::Spreads;
-pub(crate) use tracking::Note as TrackingNote;
-pub(crate) use watching::Note;
+#[cfg(test)]
+pub(crate) use tracking::copies_example;
+pub(crate) use tracking::{Note as TrackingNote, are_copies};
+#[cfg(test)]
+pub(crate) use watching::changes_example;
+pub(crate) use watching::{Note, are_changes};
 
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};

@@ -266,6 +266,7 @@ impl Service for ShardService {
         self.take_messages(connections);
         self.compare_definitions();
         self.lapse_locks(connections);
+        self.end_overdue_waits(connections);
         self.begin_redoing();
         self.send_deferred(connections);
         self.others.wake_crowded(connections);
@@ -277,7 +278,7 @@ impl Service for ShardService {
         self.tell_all_watchers(connections);
         loop {
             let effects = self.take_effects();
-            self.others.wake_settled(connections);
+            self.others.wake_settled(self.time.uptime, connections);
             if effects.is_empty() {
                 break;
             }
@@ -506,6 +507,7 @@ impl Service for ShardService {
         let flows = self.flows_deadline();
         let deferred = self.others.shards.as_ref().and_then(|shards| shards.deferred.front());
         let deferred = deferred.map(|(_, since)| since + DEFERRED_FOR);
+        let awaited = self.others.shards.as_ref().and_then(|shards| shards.waits.next());
         let crowded = self.others.is_any_crowded().then_some(self.time.uptime + 1);
         let late_loads =
             (!self.waits.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
@@ -518,6 +520,7 @@ impl Service for ShardService {
         blocking
             .into_iter()
             .chain(deferred)
+            .chain(awaited)
             .chain(sources)
             .chain(flows)
             .chain(loading)

@@ -7,6 +7,7 @@ use super::rights::NotAllowed;
 use super::tracking::Tracks;
 use crate::connection::ConnectionId;
 use crate::memcached;
+use crate::shards::Awaiting;
 use headwater_acl::User;
 use headwater_base::Shard;
 use headwater_command::{Args, OwnedArgs};
@@ -268,6 +269,8 @@ pub(crate) struct Session {
     pub(crate) memcached: Option<Box<memcached::Session>>,
     /// Where shards stood after its last writes there.
     pub(crate) positions: Positions,
+    /// Since when its request waits until what is here shows them, if it does.
+    pub(crate) awaiting: Option<Awaiting>,
     /// The moment of the server's life from which on it had to log in anew, if it had.
     pub(crate) login_from: u64,
     /// What the certificate calls it that its client has shown.

@@ -1,18 +1,22 @@
 //! Messages between shards as bytes: what goes over a link between processes.
 //!
-//! A frame has one batch: all that one shard has written to another in a turn of its loop. What is about the process that both
+//! A frame has one batch, and its number among those of its direction ([`Sequence`](super::Sequence)): all that one shard has written to another in
+//! a turn of its loop. What is about the process that both
 //! would share (clients that change their thread, rounds in which all stand still, metrics, settings) has no form: between processes it
 //! is not said.
 //!
 //! # Invariants
 //! - L1. What is read of a frame can be taken in without a look at its places: they lie in its bytes, in order.
+//! - L2. Nothing of a frame is taken in unless all of it is what a shard would write: requests, answers and changes in it are
+//!   whole, and name shards that there are.
 
 use super::message::{MessageBatch, ShardMessage};
 use crate::connection::ConnectionId;
-use crate::resp::{Note, Origin, TrackingNote};
+use crate::resp::{Note, Origin, TrackingNote, are_changes, are_copies};
 use headwater_base::Shard;
 use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_node::{Packet, RemoteMessage};
+use headwater_router::{are_answers, are_requests};
 
 mod kind {
     pub(super) const ASKS: u8 = 0;
@@ -38,13 +42,27 @@ mod kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unsayable;
 
+/// Who has sent a frame, as it has proved when the connection began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) shard: Shard,
+    /// Its life.
+    pub(crate) epoch: u64,
+    /// How many shards there are.
+    pub(crate) shards: u16,
+}
+
+/// Two shards never connect so often.
+const CONNECTIONS_MAX: u64 = 1 << 48;
+
 impl MessageBatch {
-    /// Writes a frame's content behind what `out` has.
+    /// Writes the content of the frame of this number behind what `out` has.
     ///
     /// # Errors
     /// It has a message that another process is not told; nothing of it was written.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) -> Result<(), Unsayable> {
+    pub(crate) fn write(&self, number: u64, out: &mut Vec<u8>) -> Result<(), Unsayable> {
         let start = out.len();
+        put_u64(out, number);
         put_u16(out, self.from.0.into());
         put_bytes(out, &self.bytes);
         put_u32(out, self.messages.len());
@@ -57,9 +75,60 @@ impl MessageBatch {
         Ok(())
     }
 
-    /// Reads a frame's content; `None`: these bytes were not written by [`MessageBatch::write`].
-    pub(crate) fn read(frame: &[u8]) -> Option<Self> {
+    /// Reads a frame's number and content, which this shard has sent.
+    ///
+    /// # Errors
+    /// Why these bytes were not written there by [`MessageBatch::write`].
+    pub(crate) fn read(frame: &[u8], sender: &Sender) -> Result<(u64, Self), &'static str> {
+        let read = Self::read_messages(frame).ok_or("it is cut, or of another form")?;
+        read.1.fault(sender).map_or(Ok(read), Err)
+    }
+
+    /// What is wrong with what its messages have (L2).
+    fn fault(&self, sender: &Sender) -> Option<&'static str> {
+        if self.from != sender.shard {
+            return Some("it says that it is another shard's");
+        }
+        let shards = sender.shards;
+        let mut begin = 0;
+        for message in &self.messages {
+            let end = message.end().unwrap_or(begin);
+            let bytes = &self.bytes[begin..end];
+            begin = end;
+            let (is_right, otherwise) = match message {
+                ShardMessage::Asks { .. } => {
+                    (are_requests(bytes, shards), "a request cannot be read")
+                }
+                ShardMessage::HandedOn { origin, .. } => (
+                    origin.shard.0 < shards && are_requests(bytes, shards),
+                    "a request that was handed on cannot be read",
+                ),
+                ShardMessage::Answers { .. } => (are_answers(bytes), "an answer cannot be read"),
+                ShardMessage::Changes { .. } => {
+                    (are_changes(bytes), "a change of what is watched cannot be read")
+                }
+                ShardMessage::Copies { .. } => {
+                    (are_copies(bytes), "a note of clients' copies cannot be read")
+                }
+                ShardMessage::Packet(packet) => (
+                    packet.epoch == sender.epoch && packet.connection < CONNECTIONS_MAX,
+                    "a packet is of another life of the shard, or of no connection",
+                ),
+                ShardMessage::Flow(message) => {
+                    (message.names_shards(shards), "a task is of a shard that is none")
+                }
+                _ => (true, ""),
+            };
+            if !is_right {
+                return Some(otherwise);
+            }
+        }
+        (begin < self.bytes.len()).then_some("it has bytes that are no message's")
+    }
+
+    fn read_messages(frame: &[u8]) -> Option<(u64, Self)> {
         let frame = &mut WireReader::of(frame);
+        let number = frame.u64()?;
         let from = Shard(frame.u16()? as u16);
         let bytes = frame.bytes()?.to_vec();
         let mut before = 0;
@@ -68,7 +137,8 @@ impl MessageBatch {
             before = end.unwrap_or(before);
             (before <= bytes.len()).then_some(message)
         })?;
-        frame.rest().is_empty().then_some(Self { from, bytes, messages, connection: 0 })
+        let batch = Self { from, bytes, messages, connection: 0 };
+        frame.rest().is_empty().then_some((number, batch))
     }
 }
 
@@ -233,52 +303,119 @@ fn read_other(kind: u8, frame: &mut WireReader<'_>) -> Option<ShardMessage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::{changes_example, copies_example};
+    use headwater_command::{OwnedArgs, Reply, table};
     use headwater_model::rng::Rng;
+    use headwater_router::{Ask, AskHeader, answer_of, write_answer, write_ask};
+
+    fn sender(shard: u16) -> Sender {
+        Sender { shard: Shard(shard), epoch: 0, shards: 10 }
+    }
 
     /// Batches with each kind of message.
     fn batches() -> Vec<MessageBatch> {
         let session = ConnectionId { slot: 5, number: 1 << 35 };
         let origin = Origin { shard: Shard(2), session };
-        let (asks, copies, changes) = (3, 7, 7);
-        let mut messages = vec![
-            ShardMessage::Asks { session, end: asks },
-            ShardMessage::Gone { session },
-            ShardMessage::Copies { end: copies },
-            ShardMessage::Changes { end: changes },
-            ShardMessage::HungUp { session },
-            ShardMessage::Publish { name: 2, end: 10 },
-            ShardMessage::HandedOn { origin, end: 11 },
-            ShardMessage::Broken { session },
-            ShardMessage::Answers { session, end: 12 },
-            ShardMessage::Monitored { end: 13 },
-            ShardMessage::Defined { digest: 1 << 60 },
-            ShardMessage::AskDefinitions,
-            ShardMessage::Definitions { end: 13 },
-        ];
+        let mut bytes = Vec::new();
+        let mut messages = Vec::new();
+        let mut say = |content: &[u8], message: &dyn Fn(usize) -> ShardMessage| {
+            bytes.extend_from_slice(content);
+            messages.push(message(bytes.len()));
+        };
+        let (mut ask, mut answer) = (Vec::new(), Vec::new());
+        let get: OwnedArgs = [&b"GET"[..], b"a|b"].into_iter().collect();
+        let command = Ask::Command(table::lookup(b"get").unwrap(), get.args());
+        write_ask(&AskHeader::default(), &command, &mut ask);
+        write_answer(1, 2, &[3], &answer_of(|out| out.bulk(b"value")), &mut answer);
+        let twice = |one: &[u8]| [one, one].concat();
+        say(&twice(&ask), &|end| ShardMessage::Asks { session, end });
+        say(b"", &|_| ShardMessage::Gone { session });
+        say(&twice(&copies_example()), &|end| ShardMessage::Copies { end });
+        say(&twice(&changes_example()), &|end| ShardMessage::Changes { end });
+        say(b"", &|_| ShardMessage::HungUp { session });
+        say(b"name", &|end| ShardMessage::Publish { name: 2, end });
+        say(&ask, &|end| ShardMessage::HandedOn { origin, end });
+        say(b"", &|_| ShardMessage::Broken { session });
+        say(&twice(&answer), &|end| ShardMessage::Answers { session, end });
+        say(b"a line", &|end| ShardMessage::Monitored { end });
+        say(b"", &|_| ShardMessage::Defined { digest: 1 << 60 });
+        say(b"", &|_| ShardMessage::AskDefinitions);
+        say(b"all", &|end| ShardMessage::Definitions { end });
         let notes = Note::examples().into_iter().map(Box::new);
         messages.extend(notes.map(ShardMessage::Watching));
         let notes = TrackingNote::examples().into_iter().map(Box::new);
         messages.extend(notes.map(ShardMessage::Tracking));
         let hello = Packet::read(&mut WireReader::of(&[0; 25])).unwrap();
         messages.push(ShardMessage::Packet(Box::new(hello)));
-        let bytes = b"0123456789abc".to_vec();
+        // A read, of the shard whose number the tenth byte is.
+        let mut task = [0; 36];
+        (task[0], task[9]) = (3, 2);
+        let task = RemoteMessage::read(&mut WireReader::of(&task)).unwrap();
+        messages.push(ShardMessage::Flow(Box::new(task)));
         let whole = MessageBatch { from: Shard(1), bytes, messages, connection: 0 };
         vec![whole, MessageBatch { from: Shard(9), ..MessageBatch::default() }]
+    }
+
+    fn frame_of(batch: &MessageBatch) -> Vec<u8> {
+        let mut frame = Vec::new();
+        batch.write(7, &mut frame).unwrap();
+        frame
     }
 
     #[test]
     fn batches_arrive_and_what_is_cut_is_refused() {
         for batch in batches() {
-            let mut frame = Vec::new();
-            batch.write(&mut frame).unwrap();
-            let read = MessageBatch::read(&frame).unwrap();
-            assert_eq!(format!("{read:?}"), format!("{batch:?}"));
+            let (mut frame, sender) = (frame_of(&batch), sender(batch.from.0));
+            let (number, read) = MessageBatch::read(&frame, &sender).unwrap();
+            assert_eq!((number, format!("{read:?}")), (7, format!("{batch:?}")));
             for end in 0..frame.len() {
-                assert!(MessageBatch::read(&frame[..end]).is_none(), "{end}");
+                assert!(MessageBatch::read(&frame[..end], &sender).is_err(), "{end}");
             }
             frame.push(0);
-            assert!(MessageBatch::read(&frame).is_none());
+            assert!(MessageBatch::read(&frame, &sender).is_err());
         }
+    }
+
+    /// Of each kind that has content, one whose content is cut, or of a shard that there is not (L2).
+    #[test]
+    fn what_messages_have_is_whole_or_refused() {
+        let whole = &batches()[0];
+        let (mut begin, mut refused) = (0, Vec::new());
+        for message in &whole.messages {
+            let end = message.end().unwrap_or(begin);
+            let content = &whole.bytes[begin..end];
+            begin = end;
+            let cut = content.len().saturating_sub(1);
+            let message = match *message {
+                ShardMessage::Asks { session, .. } => ShardMessage::Asks { session, end: cut },
+                ShardMessage::HandedOn { origin, .. } => {
+                    ShardMessage::HandedOn { origin, end: cut }
+                }
+                ShardMessage::Answers { session, .. } => {
+                    ShardMessage::Answers { session, end: cut }
+                }
+                ShardMessage::Changes { .. } => ShardMessage::Changes { end: cut },
+                ShardMessage::Copies { .. } => ShardMessage::Copies { end: cut },
+                _ => continue,
+            };
+            let bytes = content[..cut].to_vec();
+            let batch = MessageBatch { bytes, messages: vec![message], ..MessageBatch::default() };
+            refused.push(MessageBatch::read(&frame_of(&batch), &sender(0)).unwrap_err());
+        }
+        assert_eq!(refused.len(), 5, "{refused:?}");
+        refused.dedup();
+        assert_eq!(refused.len(), 5, "each says what it is: {refused:?}");
+        // The same, of another shard, another life, and of fewer shards: the origin of what was handed on is none.
+        let right = sender(1);
+        for wrong in [
+            Sender { shard: Shard(0), ..right },
+            Sender { epoch: 1, ..right },
+            Sender { shards: 2, ..right },
+        ] {
+            assert!(MessageBatch::read(&frame_of(whole), &wrong).is_err(), "{wrong:?}");
+        }
+        let late = MessageBatch { bytes: b"more".to_vec(), ..MessageBatch::default() };
+        assert!(MessageBatch::read(&frame_of(&late), &sender(0)).is_err());
     }
 
     #[test]
@@ -286,21 +423,14 @@ mod tests {
         let mut frame = b"before".to_vec();
         let messages = vec![ShardMessage::Resume];
         let batch = MessageBatch { messages, ..MessageBatch::default() };
-        assert_eq!(batch.write(&mut frame), Err(Unsayable));
+        assert_eq!(batch.write(7, &mut frame), Err(Unsayable));
         assert_eq!(frame, b"before");
     }
 
     /// Whatever the bytes are: each message's lie in the batch's, and one follows the other (L1).
     #[test]
     fn any_bytes_are_taken_in_or_refused() {
-        let frames: Vec<Vec<u8>> = batches()
-            .iter()
-            .map(|batch| {
-                let mut frame = Vec::new();
-                batch.write(&mut frame).unwrap();
-                frame
-            })
-            .collect();
+        let frames: Vec<Vec<u8>> = batches().iter().map(frame_of).collect();
         let mut taken = 0;
         let rounds = std::env::var("HEADWATER_FUZZ_ROUNDS").ok();
         for round in 0..rounds.map_or(20_000, |text| text.parse().expect("a number")) {
@@ -315,15 +445,15 @@ mod tests {
                     _ => frame[at] ^= 1 << rng.below(8),
                 }
             }
-            let Some(mut batch) = MessageBatch::read(&frame) else { continue };
+            let Ok((_, batch)) = MessageBatch::read(&frame, &sender(1)) else { continue };
             taken += 1;
             let mut before = 0;
-            for message in &mut batch.messages {
+            for message in &batch.messages {
                 let name = match message {
                     ShardMessage::Publish { name, .. } => *name,
                     _ => 0,
                 };
-                let end = message.end_mut().map_or(before, |end| *end);
+                let end = message.end().unwrap_or(before);
                 assert!(before + name <= end && end <= batch.bytes.len(), "round {round}");
                 before = end;
             }

@@ -182,7 +182,7 @@ impl MessageBatch {
     #[cfg(test)]
     pub(crate) fn split_at_move(&mut self) -> Option<Self> {
         let at = self.messages.iter().position(|it| matches!(it, ShardMessage::Move { .. }))?;
-        let ends = self.messages[..=at].iter_mut().filter_map(|message| message.end_mut().copied());
+        let ends = self.messages[..=at].iter().filter_map(|message| message.end());
         let begin = ends.max().unwrap_or(0);
         Some(self.split_at(at + 1, begin))
     }
@@ -190,7 +190,22 @@ impl MessageBatch {
 
 impl ShardMessage {
     /// Where its bytes end in the batch's buffer, if it has any.
-    pub(crate) fn end_mut(&mut self) -> Option<&mut usize> {
+    pub(crate) fn end(&self) -> Option<usize> {
+        match self {
+            Self::Asks { end, .. }
+            | Self::HandedOn { end, .. }
+            | Self::Answers { end, .. }
+            | Self::Publish { end, .. }
+            | Self::Monitored { end }
+            | Self::Changes { end }
+            | Self::Definitions { end }
+            | Self::Copies { end } => Some(*end),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn end_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Asks { end, .. }
             | Self::HandedOn { end, .. }

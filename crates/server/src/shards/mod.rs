@@ -17,20 +17,25 @@ mod message;
 mod names;
 mod outgoing;
 mod position;
+mod position_waits;
 mod quiescing;
 mod recorded;
+mod sequence;
 mod transport;
 mod turns;
 
 pub(crate) use barrier::MoveRefusal;
+pub(crate) use codec::Sender;
 pub(crate) use comparison::DefinitionComparison;
 pub(crate) use count::settle;
 pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
 pub(crate) use outgoing::ToldBatch;
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
+pub(crate) use position_waits::{Awaiting, POSITIONS_WAIT_MAX, PositionWaits};
 pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
 pub(crate) use recorded::{FoundRecords, Recorded};
+pub(crate) use sequence::{Arrival, Sequence};
 pub(crate) use transport::{Outbox, Transport};
 
 use crate::connection::ConnectionId;
@@ -38,7 +43,7 @@ use crate::memory::CommonShare;
 use crate::resp::{LockWait, Origin};
 use headwater_base::hash::KeyHashBuilder;
 use headwater_base::{Millis, Shard};
-use headwater_node::{Peers, WaitId};
+use headwater_node::Peers;
 use headwater_router::{Ask, AskHeader, Locks, Requests, TransactionId, write_ask};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -59,7 +64,7 @@ pub(crate) struct Shards {
     /// Loads from other shards, and theirs from here.
     pub(crate) peers: Peers,
     /// Sessions that wait until what is here shows their writes elsewhere.
-    pub(crate) waits: HashMap<WaitId, ConnectionId>,
+    pub(crate) waits: PositionWaits,
     /// The connections here that stand for clients of other shards.
     pub(crate) remote_sessions: HashMap<Origin, ConnectionId, KeyHashBuilder>,
     /// Who has asked this shard to find the keys of a partition, and was not told yet that it has.
@@ -105,7 +110,7 @@ impl Shards {
             peers.lost(other, Millis(0));
         }
         let remote_sessions = HashMap::with_hasher(KeyHashBuilder::default());
-        let (waits, deferred) = (HashMap::new(), VecDeque::new());
+        let (waits, deferred) = (PositionWaits::default(), VecDeque::new());
         let (quiescing, surveys_for, crowded) = (Quiescing::default(), None, Vec::new());
         let (locks, lock_waits, blocked) = (Locks::default(), HashMap::new(), HashMap::new());
         let (digests, transactions) = (Vec::new(), 0);

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(told.from, Shard(4));
         let mut begin = 0;
         let text = |message: &mut ShardMessage| {
-            let end = *message.end_mut().unwrap();
+            let end = message.end().unwrap();
             String::from_utf8(told.bytes[core::mem::replace(&mut begin, end)..end].to_vec())
         };
         told.messages.iter_mut().map(text).collect::<Result<_, _>>().unwrap()

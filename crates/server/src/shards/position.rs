@@ -26,9 +26,10 @@ pub(crate) fn of_text(run: u64, shards: u16, text: &[u8]) -> Option<Positions> {
     for number in numbers.split('.') {
         let position = number::parse_u64(number.as_bytes())?;
         if of == run {
+            (count < shards).then_some(())?;
             positions.reach(Shard(count), Position(position));
         }
-        count += 1;
+        count = count.saturating_add(1);
     }
     (of != run || count == shards).then_some(positions)
 }
@@ -45,7 +46,15 @@ mod tests {
         assert_eq!(text, "shards-00000000000000ab-0.0.7");
         assert_eq!(of_text(0xab, 3, text.as_bytes()), Some(positions));
         assert_eq!(of_text(1, 3, text.as_bytes()), Some(Positions::default()));
-        for wrong in ["", "shards-", "shards-ab", "shards-ab-1.2", "shards-ab-1.x.2", "main:7"] {
+        for wrong in [
+            "",
+            "shards-",
+            "shards-ab",
+            "shards-ab-1.2",
+            "shards-ab-1.x.2",
+            "shards-ab-1.2.3.4",
+            "main:7",
+        ] {
             assert_eq!(of_text(0xab, 3, wrong.as_bytes()), None, "{wrong}");
         }
     }

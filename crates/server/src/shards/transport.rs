@@ -22,7 +22,7 @@ use crate::users::UserRegistry;
 use headwater_base::Shard;
 use mio::Waker;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
@@ -63,6 +63,8 @@ pub(crate) struct Transport {
     entrance: CommonEntrance,
     /// Who may do what.
     users: Arc<UserRegistry>,
+    /// Batches of shards in other processes that were none.
+    refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -141,6 +143,7 @@ impl Transport {
             recorded,
             entrance,
             users,
+            refused: AtomicU64::new(0),
         })
     }
 
@@ -239,6 +242,16 @@ impl Transport {
     /// Brings a shard of this process what one in another process has written.
     pub(crate) fn bring(&self, to: Shard, batch: MessageBatch) {
         self.of(to).put(core::iter::once(batch));
+    }
+
+    /// What has come from another process was no message of a shard.
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was so.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Bytes that a shard has not taken yet.

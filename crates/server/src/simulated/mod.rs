@@ -14,6 +14,8 @@
 
 mod apart;
 mod busy;
+mod damaged;
+mod faults;
 mod mirror;
 mod pipe;
 mod tests;

@@ -4,6 +4,7 @@ use super::busy::{Busy, COUNT, PAIR, PLACES, beginning, request};
 use super::mirror::{Mirror, Pairs};
 use super::world::{PATIENCE, Simulated, World};
 use headwater_model::server::{ACCOUNTS, EACH, Script, account, check, draw, run_at};
+use headwater_protocol::resp::ReplyCutter;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -75,6 +76,61 @@ fn what_many_clients_do_at_once_is_seen_whole() {
         }
         assert!(number("HEADWATER_SIMULATED_SEED").is_some() || moves > 30, "{moves} moves");
     }
+}
+
+/// What a client is told, up to the end of one answer.
+fn told(world: &mut World, words: &[&str]) -> String {
+    let (pipe, _) = world.connect();
+    pipe.ask(&request(words));
+    let began = world.uptime;
+    loop {
+        world.turn();
+        let told: Vec<u8> = pipe.state().told.iter().copied().collect();
+        if ReplyCutter::default().cut(&told).is_some() {
+            return String::from_utf8_lossy(&told).into_owned();
+        }
+        assert!(world.uptime < began + PATIENCE, "{words:?} is not answered");
+    }
+}
+
+/// Who names a position that a shard has not come to waits for it, and not for ever; meanwhile the shards have better to do than to ask one
+/// another.
+#[test]
+fn a_position_that_no_shard_comes_to_is_waited_for_with_pauses_and_not_for_ever() {
+    let world = &mut World::new(3, 1, &|_| {});
+    told(world, &["JOIN.ADD", "d", "d|all|<n> = copy p|<n>"]);
+    for at in 0..9 {
+        told(world, &["SET", &format!("p|{at}"), "1"]);
+    }
+    told(world, &["PREFIX", "d|all|"]);
+    let here = told(world, &["SHARD.POSITION"]);
+    let here = here.lines().nth(1).unwrap().to_owned();
+    let (run, _) = here.rsplit_once('-').unwrap();
+    let shown = told(world, &["PREFIX", "d|all|", "AT", &here]);
+    assert!(shown.starts_with("*18\r\n"), "{shown}");
+    let (before, began) = (world.packets_sent(), world.uptime);
+    let shown = told(world, &["PREFIX", "d|all|", "AT", &format!("{run}-9999999.9999999.9999999")]);
+    assert!(shown.starts_with("-TRYAGAIN what this request is to show of shard "), "{shown}");
+    let (packets, waited) = (world.packets_sent() - before, world.uptime - began);
+    assert!((10_000..11_000).contains(&waited), "{waited} ms");
+    assert!(packets < 2000, "{packets} packets");
+    // One that comes about meanwhile is shown.
+    let (pipe, _) = world.connect();
+    let next: Vec<String> = here
+        .rsplit_once('-')
+        .unwrap()
+        .1
+        .split('.')
+        .map(|number| (number.parse::<u64>().unwrap() + 2).to_string())
+        .collect();
+    pipe.ask(&request(&["PREFIX", "d|all|", "AT", &format!("{run}-{}", next.join("."))]));
+    for at in 0..30 {
+        told(world, &["SET", &format!("p|{at}"), "2"]);
+    }
+    while pipe.state().told.is_empty() {
+        world.turn();
+    }
+    assert_eq!(pipe.state().told.front(), Some(&b'*'));
 }
 
 /// Has clients be busy for a while; how many answers they got.

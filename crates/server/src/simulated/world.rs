@@ -1,17 +1,18 @@
 //! The shards, their time, and what is on its way.
 
 use super::busy::Busy;
+use super::faults::Faults;
 use super::pipe::{Pipe, ServerEnd};
 use crate::connection::ConnectionId;
 use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::Time;
-use crate::shards::{MessageBatch, ShardMessage, Shards, Transport};
+use crate::shards::{Arrival, MessageBatch, Sender, Sequence, ShardMessage, Shards, Transport};
 use headwater_base::{Millis, Shard};
 use headwater_config::{Config, ShardCount};
 use headwater_model::server::place::{Place, Stream};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -75,6 +76,14 @@ pub(super) struct World {
     config: Config,
     /// The lives that shards have had.
     epoch: u64,
+    /// The life that each shard is in.
+    lives: Vec<u64>,
+    /// Between the same, of one connection: the numbers of what was sent, and of what has come.
+    lines: BTreeMap<(usize, usize), (u64, Sequence, Sequence)>,
+    /// What the network does to frames.
+    pub(super) faults: Faults,
+    /// Shards, and who has refused what they have said: they are cut off from one another when the turn is over.
+    refused: Vec<(usize, usize)>,
 }
 
 impl World {
@@ -117,6 +126,7 @@ impl World {
         let me = Shard(at as u16);
         self.transports[at] = Transport::apart(me, self.transports.len() as u16, 1);
         self.epoch += 1;
+        self.lives[at] = self.epoch;
         let shards = Shards::of_epoch(me, &self.transports[at], self.epoch);
         let service = ShardService::new(self.config.clone(), Some(shards), None).unwrap();
         let reactor = Reactor::beside(&self.config, service, Vec::new()).unwrap();
@@ -155,11 +165,20 @@ impl World {
             links: BTreeMap::new(),
             config,
             epoch: 1,
+            lives: vec![1; usize::from(shards)],
+            lines: BTreeMap::new(),
+            faults: Faults::default(),
+            refused: Vec::new(),
         };
         while !world.reactors.iter().all(Reactor::is_open) {
             world.turn();
         }
         world
+    }
+
+    /// What the shards have said to one another about data.
+    pub(super) fn packets_sent(&self) -> u64 {
+        self.reactors.iter().map(|reactor| reactor.service.packets_sent()).sum()
     }
 
     /// How many shards there are.
@@ -189,17 +208,57 @@ impl World {
         }
     }
 
+    /// Cuts all off from one another.
+    pub(super) fn cut_all(&mut self) {
+        for one in 0..self.shards() {
+            for other in one + 1..self.shards() {
+                if self.are_connected(one, other) {
+                    self.cut(one, other);
+                }
+            }
+        }
+    }
+
     fn tell_connected(&self, (to, other): (usize, usize), is: bool) {
         self.transports[to].tell_connected(Shard(to as u16), Shard(other as u16), is);
     }
 
-    /// Brings a shard what those in other processes have written to it.
-    fn carry_to(&self, at: usize) {
+    /// Brings a shard what those in other processes have written to it, as far as the network lets it.
+    fn carry_to(&mut self, at: usize) {
         let to = Shard(at as u16);
         for from in (0..self.transports.len()).filter(|from| *from != at) {
-            if !Arc::ptr_eq(&self.transports[from], &self.transports[at]) {
-                let written = self.transports[from].take_for(to);
-                written.into_iter().for_each(|batch| self.transports[at].bring(to, batch));
+            if Arc::ptr_eq(&self.transports[from], &self.transports[at]) {
+                continue;
+            }
+            let written = self.transports[from].take_for(to);
+            let Some(&(count, is)) = self.links.get(&(from, at)) else { continue };
+            let lines = self.lines.entry((from, at)).or_default();
+            if lines.0 != count {
+                *lines = (count, Sequence::default(), Sequence::default());
+            }
+            let mut frames = VecDeque::new();
+            for batch in written.into_iter().filter(|batch| is && batch.connection == count) {
+                let mut frame = Vec::new();
+                batch.write(lines.1.stamp(), &mut frame).expect("it has a form");
+                frames.push_back(frame);
+            }
+            self.faults.suffer(&mut frames, &mut self.draws);
+            let sender = self.sender(Shard(from as u16));
+            for frame in frames {
+                let read = MessageBatch::read(&frame, &sender);
+                let lines = self.lines.entry((from, at)).or_default();
+                match read.map(|(number, batch)| (lines.2.arrives(number), batch)) {
+                    Ok((Arrival::Next, batch)) => {
+                        let batch = MessageBatch { connection: count, ..batch };
+                        self.transports[at].bring(to, batch);
+                    }
+                    Ok((Arrival::Again, _)) => self.faults.dropped += 1,
+                    Ok((Arrival::BehindMissing, _)) | Err(_) => {
+                        self.faults.refused += 1;
+                        self.refused.push((from, at));
+                        break;
+                    }
+                }
             }
         }
     }
@@ -211,6 +270,12 @@ impl World {
         let passes = |(count, is): &(u64, bool)| *is && batch.connection == *count;
         let link = self.links.get(&(from, at));
         at == from || told_here || self.links.is_empty() || link.is_some_and(passes)
+    }
+
+    /// Whose messages those of a shard are.
+    fn sender(&self, shard: Shard) -> Sender {
+        let epoch = self.lives[usize::from(shard.0)];
+        Sender { shard, epoch, shards: self.reactors.len() as u16 }
     }
 
     /// Takes messages out of the inbox of a shard that is to come later: all that some senders have sent behind a point, and all that
@@ -233,7 +298,7 @@ impl World {
                 later.push(batch);
             } else {
                 let behind = batch.split_at_move();
-                now.push(over_link(batch));
+                now.push(if self.links.is_empty() { over_link(batch) } else { batch });
                 meets = behind.is_some();
                 later.extend(behind.filter(|batch| !batch.messages.is_empty()));
             }
@@ -329,6 +394,12 @@ impl World {
             drop(batches);
             self.transports[at].ring(Shard(at as u16));
         }
+        // What had come before, and is late, comes before that.
+        for (from, at) in core::mem::take(&mut self.refused) {
+            if self.are_connected(from, at) {
+                self.cut(from, at);
+            }
+        }
         self.clients.retain(|client| {
             let state = client.pipe.state();
             state.news || !(state.server_ended || state.client_ended)
@@ -336,14 +407,12 @@ impl World {
     }
 }
 
-/// What one shard has written to another, as it comes from one process to another: what has a form there is read from its bytes.
+/// What one shard has written to another, as it would come from one process to another: what has a form there is read from its bytes.
 fn over_link(batch: MessageBatch) -> MessageBatch {
     let mut frame = Vec::new();
-    match batch.write(&mut frame) {
-        Ok(()) => {
-            let read = MessageBatch::read(&frame).expect("what was written is read");
-            MessageBatch { connection: batch.connection, ..read }
-        }
+    let sender = Sender { shard: batch.from, epoch: 1, shards: u16::MAX };
+    match batch.write(0, &mut frame) {
+        Ok(()) => MessageBatch::read(&frame, &sender).expect("what was written is read").1,
         Err(_) => batch,
     }
 }

@@ -345,13 +345,10 @@ impl ShardService {
         if !self.node.engine().may_derive(key) {
             return false;
         }
-        let Some(shards) = &mut self.others.shards else { return false };
-        let session = &mut work.connection.session;
-        let Some(wait) = shards.peers.wait(self.node.engine(), &session.positions) else {
+        if self.await_positions(work).is_none() {
             return false;
-        };
-        shards.waits.insert(wait, work.connection.id);
-        session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
+        }
+        work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
         true
     }
 

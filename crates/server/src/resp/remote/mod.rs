@@ -12,6 +12,7 @@ mod lost;
 mod messages;
 mod moves;
 mod partitions;
+mod positions;
 mod quiesce;
 mod recorded;
 mod redoing;
@@ -171,11 +172,9 @@ impl ShardService {
             return None;
         }
         self.read_after(command, work);
-        let shards = self.others.shards.as_mut()?;
-        let session = &mut work.connection.session;
-        let wait = shards.peers.wait(self.node.engine(), &session.positions)?;
-        shards.waits.insert(wait, work.connection.id);
-        session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
+        let wait = self.await_positions(work)?;
+        work.connection.session.waiting =
+            Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
         Some(Flow::Parked)
     }
 
@@ -361,6 +360,7 @@ impl ShardService {
     pub(crate) fn forget_waiting(&mut self, work: &mut Turn<'_>) {
         let id = work.connection.id;
         let waiting = work.connection.session.waiting.take();
+        work.connection.session.awaiting = None;
         if let Some(Waiting::Shards(_, wait, deadline)) = waiting.as_deref() {
             self.forget_wait(id, *wait, *deadline);
         }
@@ -451,16 +451,6 @@ impl OtherShards {
         {
             let position = shards.peers.stamp();
             session.positions.reach(shards.me, position);
-        }
-    }
-
-    /// Wakes the sessions whose writes elsewhere are shown here now.
-    pub(super) fn wake_settled(&mut self, connections: &mut Connections<Session>) {
-        let Some(shards) = &mut self.shards else { return };
-        for wait in shards.peers.take_settled() {
-            if let Some(id) = shards.waits.remove(&wait) {
-                connections.wake(id);
-            }
         }
     }
 }

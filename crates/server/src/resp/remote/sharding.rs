@@ -119,7 +119,7 @@ impl ShardService {
         // The clock of a turn is up to a millisecond behind.
         let limit = (millis > 0).then(|| work.time.uptime.saturating_add(millis).saturating_add(1));
         let deadline = resumed.unwrap_or(limit);
-        shards.waits.insert(wait, id);
+        shards.waits.insert(wait, id, None);
         self.waits.blocking.add_deadline(deadline, id);
         session.waiting = Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, deadline)));
         Some(Flow::Parked)
@@ -152,7 +152,7 @@ impl ShardService {
     ) {
         self.waits.blocking.drop_deadline(deadline, id);
         if let Some(shards) = &mut self.others.shards {
-            shards.waits.remove(&wait);
+            shards.waits.remove(wait);
             shards.peers.forget(wait);
         }
     }

@@ -45,7 +45,9 @@ use headwater_command::{Args, Flags, Spec};
 use headwater_engine::{ChangedKeys, Engine, Follower, NotifiedChange};
 use headwater_protocol::resp::Version;
 use note::Copy;
-pub(crate) use note::Note;
+#[cfg(test)]
+pub(crate) use note::copies_example;
+pub(crate) use note::{Note, are_copies};
 pub(crate) use options::Tracks;
 pub(super) use options::redirect_of;
 use reach::{Message, Reach, Writer, hears};

@@ -91,9 +91,31 @@ impl<'k> Copy<'k> {
         Some(match kind {
             READ => Self::Read(client, key),
             CHANGED => Self::Changed((client != NOBODY).then_some(client), key),
-            _ => Self::All,
+            ALL => Self::All,
+            _ => return None,
         })
     }
+}
+
+/// Whether bytes are whole notes of copies, one behind the other.
+pub(crate) fn are_copies(bytes: &[u8]) -> bool {
+    let mut bytes = WireReader::of(bytes);
+    while !bytes.rest().is_empty() {
+        if Copy::read(&mut bytes).is_none() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Notes of copies as they cross.
+#[cfg(test)]
+pub(crate) fn copies_example() -> Vec<u8> {
+    let (mut bytes, client) = (Vec::new(), ConnectionId { slot: 3, number: 17 });
+    for copy in [Copy::Read(client, b"a"), Copy::Changed(None, b"b"), Copy::All] {
+        copy.write(&mut bytes);
+    }
+    bytes
 }
 
 /// The place of a version in a message's pair.

@@ -26,7 +26,9 @@ mod note;
 mod outputs;
 mod position;
 
-pub(crate) use note::Note;
+#[cfg(test)]
+pub(crate) use note::changes_example;
+pub(crate) use note::{Note, are_changes};
 
 use super::remote::wait_for_answers;
 use super::session::{Session, Waiting};

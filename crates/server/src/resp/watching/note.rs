@@ -122,6 +122,24 @@ pub(super) fn read_change<'a>(rest: &mut &'a [u8]) -> Option<Change<'a>> {
     Some(Change { number, feeds, text })
 }
 
+/// Whether bytes are whole changes, one behind the other.
+pub(crate) fn are_changes(mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        if read_change(&mut bytes).is_none() {
+            return false;
+        }
+    }
+    true
+}
+
+/// A change as it crosses.
+#[cfg(test)]
+pub(crate) fn changes_example() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_change(7, [1, 300].into_iter(), b"text", &mut bytes);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

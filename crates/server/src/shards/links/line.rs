@@ -4,7 +4,7 @@
 
 use super::Shared;
 use super::secured::LinkStream;
-use crate::shards::MessageBatch;
+use crate::shards::{Arrival, MessageBatch, Sender, Sequence};
 use headwater_base::Shard;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
@@ -21,15 +21,17 @@ const WAITING_MAX: usize = 16 << 20;
 /// Bytes for which there is room before they have come.
 const EXPECTED_MAX: usize = 64 << 10;
 
-/// Carries batches until the connection ends: why it has.
+/// Carries batches between this shard and another one, in its epoch, over the connection of this count, until that ends: why it
+/// has.
 pub(super) async fn carry(
     shared: &Shared,
-    (other, count): (Shard, u64),
+    (other, epoch, count): (Shard, u64, u64),
     stream: LinkStream,
 ) -> String {
     let (reads, writes) = split(stream);
+    let sender = Sender { shard: other, epoch, shards: shared.transport.shards() };
     tokio::select! {
-        why = read(shared, other, reads) => why,
+        why = read(shared, sender, reads) => why,
         why = write(shared, (other, count), writes) => why,
     }
 }
@@ -40,12 +42,12 @@ async fn write(
     mut stream: WriteHalf<LinkStream>,
 ) -> String {
     let news = shared.transport.news_for(other);
-    let mut frames = Vec::new();
+    let (mut frames, mut sequence) = (Vec::new(), Sequence::default());
     loop {
         frames.clear();
         for batch in shared.transport.take_for(other) {
             if batch.connection == count {
-                frame(&batch, &mut frames);
+                frame(sequence.stamp(), &batch, &mut frames);
             }
         }
         if frames.is_empty() {
@@ -66,11 +68,11 @@ async fn write(
     }
 }
 
-/// Writes a batch as a frame behind what `frames` has.
-fn frame(batch: &MessageBatch, frames: &mut Vec<u8>) {
+/// Writes a batch as the frame of this number behind what `frames` has.
+fn frame(number: u64, batch: &MessageBatch, frames: &mut Vec<u8>) {
     let start = frames.len();
     frames.extend_from_slice(&[0; 4]);
-    match batch.write(frames) {
+    match batch.write(number, frames) {
         Ok(()) => {
             let len = (frames.len() - start - 4) as u32;
             frames[start..start + 4].copy_from_slice(&len.to_le_bytes());
@@ -82,8 +84,9 @@ fn frame(batch: &MessageBatch, frames: &mut Vec<u8>) {
     }
 }
 
-async fn read(shared: &Shared, other: Shard, mut stream: ReadHalf<LinkStream>) -> String {
+async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>) -> String {
     let me = shared.settings.me;
+    let mut sequence = Sequence::default();
     loop {
         let len = match timeout(SILENCE, stream.read_u32_le()).await {
             Ok(Ok(len)) => len as usize,
@@ -95,6 +98,7 @@ async fn read(shared: &Shared, other: Shard, mut stream: ReadHalf<LinkStream>) -
         }
         if len > shared.settings.batch_bytes_max {
             let most = shared.settings.batch_bytes_max;
+            shared.transport.count_refused();
             return format!("a message of {len} bytes was announced; at most {most} are allowed");
         }
         let mut bytes = Vec::with_capacity(len.min(EXPECTED_MAX));
@@ -107,9 +111,24 @@ async fn read(shared: &Shared, other: Shard, mut stream: ReadHalf<LinkStream>) -
                 Err(_) => return String::from("nothing was heard for two seconds"),
             }
         }
-        let Some(batch) = MessageBatch::read(&bytes).filter(|batch| batch.from == other) else {
-            return String::from("what has come is no message of the shard");
+        let (number, batch) = match MessageBatch::read(&bytes, &sender) {
+            Ok(read) => read,
+            Err(why) => {
+                shared.transport.count_refused();
+                return format!("what has come is no message of the shard: {why}");
+            }
         };
+        match sequence.arrives(number) {
+            Arrival::Next => {}
+            Arrival::Again => {
+                shared.transport.count_refused();
+                continue;
+            }
+            Arrival::BehindMissing => {
+                shared.transport.count_refused();
+                return format!("a message before the one of number {number} is missing");
+            }
+        }
         while shared.transport.waiting_for(me) > WAITING_MAX {
             sleep(LOOK).await;
         }

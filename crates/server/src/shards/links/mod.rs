@@ -187,7 +187,7 @@ impl Shared {
         self.counts[at].set(count);
         self.transport.tell_connected(self.settings.me, other, true);
         let why = tokio::select! {
-            why = line::carry(self, (other, count), stream) => why,
+            why = line::carry(self, (other, epoch, count), stream) => why,
             () = ends.notified() => return,
             () = self.is_replaced(other, epoch) => String::from("another process owns the shard"),
         };

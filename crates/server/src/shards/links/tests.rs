@@ -25,7 +25,7 @@ struct Side {
     owners: watch::Sender<LinkedOwners>,
     /// Whether it was told that the other one is connected.
     told: Vec<bool>,
-    /// The bytes of the answers that have come.
+    /// The bytes of the messages that have come.
     came: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ impl Side {
                         self.outbox.set_connected(from, is);
                         self.told.push(is);
                     }
-                    ShardMessage::Answers { end, .. } => {
+                    ShardMessage::Monitored { end } => {
                         self.came.extend_from_slice(&bytes[begin..end]);
                         begin = end;
                     }
@@ -80,8 +80,8 @@ impl Side {
         let to = Shard(1 - self.outbox_me());
         let batch = self.outbox.to(to);
         batch.bytes.extend_from_slice(bytes);
-        let (session, end) = (ConnectionId { slot: 1, number: 2 }, batch.bytes.len());
-        batch.messages.push(ShardMessage::Answers { session, end });
+        let end = batch.bytes.len();
+        batch.messages.push(ShardMessage::Monitored { end });
         self.outbox.send(&crate::service::DurableWrites::default());
     }
 
@@ -224,7 +224,8 @@ fn say(stream: &mut TcpStream, bytes: &[u8]) {
 }
 
 /// A shard that is connected, and then says `bytes` and nothing more, is given up.
-fn is_given_up(bytes: &[u8]) {
+/// What a shard says that has connected gets it given up: how often that was because it was no message.
+fn given_up(bytes: &[u8]) -> u64 {
     let mut one = Side::start(settings(0, 1));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let owner = LinkedOwner { address: listener.local_addr().unwrap().to_string(), epoch: 3 };
@@ -237,23 +238,47 @@ fn is_given_up(bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
     one.until_lost();
     assert_eq!(one.told, [true, false]);
+    one.transport.refused()
 }
 
 #[test]
 fn who_says_nothing_any_more_is_given_up() {
-    is_given_up(b"");
+    assert_eq!(given_up(b""), 0);
     // The other is there, and then within a message.
-    is_given_up(&[0, 0, 0, 0, 100, 0, 0, 0, 1]);
+    assert_eq!(given_up(&[0, 0, 0, 0, 100, 0, 0, 0, 1]), 0);
 }
 
 #[test]
 fn what_is_no_message_ends_the_connection() {
-    is_given_up(&[3, 0, 0, 0, 1, 2, 3]);
+    assert_eq!(given_up(&[3, 0, 0, 0, 1, 2, 3]), 1);
     // A message of another shard's, and one that is announced to be too long.
     let mut foreign = Vec::new();
-    MessageBatch { from: Shard(0), ..MessageBatch::default() }.write(&mut foreign).unwrap();
-    is_given_up(&[&(foreign.len() as u32).to_le_bytes()[..], &foreign].concat());
-    is_given_up(&u32::MAX.to_le_bytes());
+    MessageBatch { from: Shard(0), ..MessageBatch::default() }.write(0, &mut foreign).unwrap();
+    assert_eq!(given_up(&[&(foreign.len() as u32).to_le_bytes()[..], &foreign].concat()), 1);
+    assert_eq!(given_up(&u32::MAX.to_le_bytes()), 1);
+    // A batch whose places are right, and whose answer is none.
+    let session = ConnectionId { slot: 1, number: 2 };
+    let messages = vec![ShardMessage::Answers { session, end: 3 }];
+    let bytes = b"abc".to_vec();
+    let mut broken = Vec::new();
+    let batch = MessageBatch { from: Shard(1), bytes, messages, connection: 0 };
+    batch.write(0, &mut broken).unwrap();
+    assert_eq!(given_up(&[&(broken.len() as u32).to_le_bytes()[..], &broken].concat()), 1);
+}
+
+/// One that has come before is dropped, and one too late ends the connection: each message is taken in once, and in order.
+#[test]
+fn what_comes_again_is_dropped_and_what_is_missing_ends_the_connection() {
+    let frame = |number| {
+        let mut frame = vec![0; 4];
+        let batch = MessageBatch { from: Shard(1), ..MessageBatch::default() };
+        batch.write(number, &mut frame).unwrap();
+        let len = frame.len() as u32 - 4;
+        frame[..4].copy_from_slice(&len.to_le_bytes());
+        frame
+    };
+    assert_eq!(given_up(&[frame(0), frame(0), frame(1), frame(0)].concat()), 2);
+    assert_eq!(given_up(&[frame(0), frame(2)].concat()), 1);
 }
 
 /// Runs `openssl` in a folder.
