@@ -37,6 +37,22 @@ enum Asked {
     Define,
     /// What it gives is read.
     SeeJoin,
+    /// The client's own key is set, for so many milliseconds.
+    Lend(u64),
+    /// It gets another name, at another home maybe, and keeps its time.
+    PassOn,
+    /// It is read.
+    SeeLent,
+    /// All keys are gone through, from this cursor on.
+    Scan,
+}
+
+/// A key that is there for a while only: under one of two names, from when on at most, and till when at least and at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Lent {
+    name: usize,
+    at_least: u64,
+    at_most: u64,
 }
 
 /// One client.
@@ -44,7 +60,33 @@ struct Client {
     pipe: Pipe,
     bytes: Vec<u8>,
     asked: Option<(Asked, usize, u64)>,
-    last_count: i64,
+    /// What counted had come to, as far as anybody had been told when it asked.
+    floor: i64,
+    /// Its key that expires, if it may be there.
+    lent: Option<Lent>,
+    /// The cursor of its scan, and what that has shown.
+    scan: (String, BTreeSet<Vec<u8>>),
+    /// What names its own keys.
+    number: u64,
+}
+
+impl Client {
+    fn new(number: u64) -> Self {
+        Self {
+            pipe: Pipe::default(),
+            bytes: Vec::new(),
+            asked: None,
+            floor: 0,
+            lent: None,
+            scan: (String::from("0"), BTreeSet::new()),
+            number,
+        }
+    }
+
+    /// The names that its key which expires may have.
+    fn lent_names(&self) -> [String; 2] {
+        [0, 1].map(|name| format!("~lent|{}|{name}", self.number))
+    }
 }
 
 /// All of them.
@@ -57,6 +99,12 @@ pub(super) struct Busy {
     pub(super) moves_among: u16,
     /// They add and drop a join.
     pub(super) defines: bool,
+    /// Shards may lack memory, and refuse what needs some.
+    pub(super) may_lack_memory: bool,
+    /// Requests that were refused for that.
+    pub(super) refused: u64,
+    /// Clients so far.
+    numbered: u64,
     counts: BTreeSet<i64>,
     /// Answers that were looked at.
     pub(super) answers: u64,
@@ -98,6 +146,9 @@ pub(super) const PLACES: [&str; 2] = ["~ball|here", "~ball|there"];
 /// What counts.
 pub(super) const COUNT: &str = "~count|all";
 
+/// For how many milliseconds keys are there that expire, at most.
+pub(super) const LENT_MAX: u64 = 2000;
+
 /// Groups that scripts have keys of.
 const SCRIPTED: [&str; 7] = ["|a", "|b", "|c", "|d", "|10", "|1", "|~x"];
 
@@ -125,9 +176,9 @@ pub(super) fn integer(frame: &Frame) -> Option<i64> {
 impl Busy {
     /// So many clients.
     pub(super) fn new(count: usize, seed: u64, accounts_alone: bool) -> Self {
-        let client =
-            || Client { pipe: Pipe::default(), bytes: Vec::new(), asked: None, last_count: 0 };
-        let clients = (0..count).map(|_| client()).collect();
+        // Keys of earlier lives may be there.
+        let first = seed << 20;
+        let clients = (first..first + count as u64).map(Client::new).collect();
         let (counts, draws) = (BTreeSet::new(), Draws::new(seed ^ 0xb5));
         Self {
             clients,
@@ -135,6 +186,9 @@ impl Busy {
             accounts_alone,
             moves_among: 0,
             defines: false,
+            may_lack_memory: false,
+            refused: 0,
+            numbered: first + count as u64,
             counts,
             answers: 0,
             wrong: None,
@@ -193,10 +247,10 @@ impl Busy {
 
     /// A client goes, whatever it waits for, and comes again.
     fn hang_up(&mut self, at: usize, world: &mut World) {
-        let client = &mut self.clients[at];
-        client.pipe.end();
-        (client.pipe, client.asked, client.last_count) = (world.connect().0, None, 0);
-        client.bytes.clear();
+        self.clients[at].pipe.end();
+        // Nobody knows what has become of what it asked: it is another client, with keys of its own.
+        self.clients[at] = Client { pipe: world.connect().0, ..Client::new(self.numbered) };
+        self.numbered += 1;
     }
 
     fn ask(&mut self, at: usize, now: u64) {
@@ -208,7 +262,9 @@ impl Busy {
         let value = draws.below(1000).to_string();
         let mut bytes = Vec::new();
         let mut say = |words: &[&str]| bytes.extend(request(words));
-        let kinds = if self.accounts_alone { 6 } else { 12 };
+        let client = &self.clients[at];
+        let (lent, names) = (client.lent, client.lent_names());
+        let kinds = if self.accounts_alone { 6 } else { 17 };
         let moves = self.moves_among > 0 && draws.below(12) == 0;
         let defines = self.defines && draws.below(12) == 0;
         let (asked, replies) = match draws.below(kinds) {
@@ -282,11 +338,29 @@ impl Busy {
                 say(&["EXISTS", PLACES[0], PLACES[1]]);
                 (Asked::SeeBall, 1)
             }
-            _ => {
+            11 | 12 => {
                 say(&["INCR", COUNT]);
                 (Asked::Count, 1)
             }
+            13 if lent.is_none() => {
+                let millis = 1 + draws.below(LENT_MAX as usize) as u64;
+                say(&["SET", &names[0], "lent", "PX", &millis.to_string()]);
+                (Asked::Lend(millis), 1)
+            }
+            14 if let Some(lent) = lent => {
+                say(&["RENAME", &names[lent.name], &names[1 - lent.name]]);
+                (Asked::PassOn, 1)
+            }
+            15 => {
+                say(&["SCAN", &client.scan.0, "COUNT", "7"]);
+                (Asked::Scan, 1)
+            }
+            _ => {
+                say(&["MGET", &names[0], &names[1]]);
+                (Asked::SeeLent, 1)
+            }
         };
+        self.clients[at].floor = self.counted();
         self.clients[at].asked = Some((asked, replies, now));
         self.clients[at].pipe.ask(&bytes);
     }
@@ -320,17 +394,33 @@ impl Busy {
         let all: Result<Vec<Frame>, String> = (0..replies).map(|_| wire.frame()).collect();
         let all = all?;
         self.answers += 1;
-        self.check(at, asked, &all, now)
+        self.check(at, asked, &all, (since, now))
             .map_err(|wrong| format!("{asked:?}: {wrong} ({})", bytes.escape_ascii()))
     }
 
-    fn check(&mut self, at: usize, asked: Asked, all: &[Frame], now: u64) -> Result<(), String> {
+    /// What was asked at the first moment is answered at the second one.
+    fn check(
+        &mut self,
+        at: usize,
+        asked: Asked,
+        all: &[Frame],
+        (since, now): (u64, u64),
+    ) -> Result<(), String> {
         let last = &all[all.len() - 1];
         let list = match last {
             Frame::Array(list) => &list[..],
             _ => &[],
         };
+        if self.may_lack_memory && lacks_memory(last) {
+            // Nothing of it was done. What was to be read may have been computed.
+            self.refused += 1;
+            return Ok(());
+        }
         match asked {
+            Asked::Lend(_) | Asked::PassOn | Asked::SeeLent => {
+                self.check_lent(at, asked, last, (since, now))
+            }
+            Asked::Scan => self.check_scan(at, list),
             Asked::Move => match last {
                 Frame::Simple(_) => Ok(()),
                 Frame::Error(text) if text.contains("not answered yet") => Ok(()),
@@ -373,8 +463,8 @@ impl Busy {
                 _ => Err(String::from("a key is in no place, or in both")),
             },
             Asked::Count => match last {
-                Frame::Integer(count) if *count > self.clients[at].last_count => {
-                    self.clients[at].last_count = *count;
+                // Whoever asks after somebody was told goes on from there.
+                Frame::Integer(count) if *count > self.clients[at].floor => {
                     let is_new = self.counts.insert(*count);
                     if is_new { Ok(()) } else { Err(format!("{count} for the second time")) }
                 }
@@ -399,4 +489,74 @@ impl Busy {
             },
         }
     }
+
+    /// A key that expires is there until its time, and not after it, whichever home it has been given to meanwhile.
+    fn check_lent(
+        &mut self,
+        at: usize,
+        asked: Asked,
+        last: &Frame,
+        (since, now): (u64, u64),
+    ) -> Result<(), String> {
+        let lent = &mut self.clients[at].lent;
+        let was_there = lent.is_none_or(|lent| since < lent.at_most);
+        let must_be_there = lent.is_some_and(|lent| now < lent.at_least);
+        match asked {
+            Asked::Lend(millis) => {
+                let is_done = matches!(last, Frame::Simple(_));
+                let (at_least, at_most) = (since + millis, now + millis);
+                *lent = is_done.then_some(Lent { name: 0, at_least, at_most });
+                if is_done { Ok(()) } else { Err(String::from("it is not set")) }
+            }
+            Asked::PassOn => match (last, lent.as_mut()) {
+                (Frame::Simple(_), Some(lent)) if was_there => {
+                    lent.name = 1 - lent.name;
+                    Ok(())
+                }
+                (Frame::Error(text), _) if text.contains("no such key") && !must_be_there => {
+                    *lent = None;
+                    Ok(())
+                }
+                _ => Err(format!("{lent:?} is passed on at {since} to {now}")),
+            },
+            _ => {
+                let Frame::Array(list) = last else { return Err(String::from("no list")) };
+                let there: Vec<bool> = list.iter().map(|value| *value != Frame::Null).collect();
+                let expected = lent.map_or([false; 2], |lent| [lent.name == 0, lent.name == 1]);
+                let is_right = match &there[..] {
+                    [false, false] => !must_be_there,
+                    there => lent.is_some() && was_there && there == expected,
+                };
+                if there == [false, false] {
+                    *lent = None;
+                }
+                if is_right {
+                    Ok(())
+                } else {
+                    Err(format!("{lent:?} is {there:?} at {since} to {now}"))
+                }
+            }
+        }
+    }
+
+    /// What is there all the time is shown.
+    fn check_scan(&mut self, at: usize, list: &[Frame]) -> Result<(), String> {
+        let [cursor, Frame::Array(keys)] = list else { return Err(String::from("no cursor")) };
+        let (next, seen) = &mut self.clients[at].scan;
+        seen.extend(keys.iter().filter_map(Frame::text));
+        *next = String::from_utf8_lossy(&cursor.text().unwrap_or_default()).into_owned();
+        if next != "0" {
+            return Ok(());
+        }
+        let seen = core::mem::take(seen);
+        let all = (0..ACCOUNTS).map(account);
+        let all = all.chain([PAIR[0], PAIR[1], COUNT].map(str::to_owned));
+        let missing: Vec<String> = all.filter(|key| !seen.contains(key.as_bytes())).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("a scan has not shown {missing:?}")) }
+    }
+}
+
+/// Whether something was refused for want of memory.
+fn lacks_memory(frame: &Frame) -> bool {
+    matches!(frame, Frame::Error(text) if text.starts_with("OOM") || text.starts_with("EXECABORT"))
 }

@@ -1,6 +1,6 @@
 //! What clients of a simulated server are answered.
 
-use super::busy::{Busy, COUNT, PAIR, PLACES, beginning, request};
+use super::busy::{Busy, COUNT, LENT_MAX, PAIR, PLACES, beginning, request};
 use super::mirror::{Mirror, Pairs};
 use super::world::{PATIENCE, Simulated, World};
 use headwater_model::server::{ACCOUNTS, EACH, Script, account, check, draw, run_at};
@@ -161,9 +161,10 @@ fn at_once(place: &Simulated, seed: u64, moves_among: u16) -> Result<u64, String
         mirrors.iter_mut().try_for_each(Mirror::look)?;
     }
     busy.end(world)?;
-    // Whatever is still on its way comes.
+    // Whatever is still on its way comes, and what is there for a while only goes.
     let ended = world.uptime;
-    while !(world.is_quiet() && mirrors.iter().all(Mirror::is_whole)) {
+    let is_over = |world: &World| world.uptime > ended + LENT_MAX + 1000 && world.is_quiet();
+    while !(is_over(world) && mirrors.iter().all(Mirror::is_whole)) {
         world.turn();
         mirrors.iter_mut().try_for_each(Mirror::look)?;
         if world.uptime > ended + 10 * PATIENCE {
