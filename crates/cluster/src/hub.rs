@@ -247,6 +247,29 @@ impl Hub {
         }
     }
 
+    /// Whether a packet of another shard tells nothing but of keys that have it as their home, and gives none but those that it
+    /// was asked for.
+    pub fn is_of_home(
+        &self,
+        from: Shard,
+        packet: &Packet,
+        has_home: impl Fn(&[u8]) -> bool,
+    ) -> bool {
+        match &packet.message {
+            Message::Loaded { fetch, answer: Ok(pairs), .. } => {
+                let range = self.links.get(&from).and_then(|link| link.loads.get(fetch));
+                pairs.iter().all(|pair| {
+                    range.is_none_or(|range| range.contains(&pair.key)) && has_home(&pair.key)
+                })
+            }
+            Message::Changes { items, .. } => items.iter().all(|item| match item {
+                Item::Change(change) => has_home(&change.key),
+                Item::Reset(_) => true,
+            }),
+            _ => true,
+        }
+    }
+
     fn hear(&mut self, from: Shard, message: Message) {
         let Some(link) = self.links.get_mut(&from) else { return };
         match message {

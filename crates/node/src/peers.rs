@@ -85,6 +85,13 @@ impl Peers {
         }
     }
 
+    /// Whether what another shard sent is about its own keys alone: see [`Hub::is_of_home`].
+    #[must_use]
+    pub fn is_of_home(&self, engine: &Engine, from: Shard, packet: &Packet) -> bool {
+        let Some(placement) = engine.placement() else { return true };
+        self.hub.is_of_home(from, packet, |key| placement.home(key) == from)
+    }
+
     /// Takes in what another shard sent, for the next turn.
     pub fn receive(&mut self, from: Shard, packet: Packet) {
         self.hub.receive(from, packet);

@@ -118,6 +118,8 @@ fn damaged_messages_are_refused_or_taken_and_everybody_is_answered() {
         for seed in seeds(40) {
             let name =
                 format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
+            // What panics says which seed that was.
+            println!("{name}");
             let damaged = run(count, seed).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
             (refused, taken) = (refused + damaged.0, taken + damaged.1);
         }

@@ -17,6 +17,7 @@ use crate::service::{Served, Stopped};
 use crate::shards::ShardMessage;
 use headwater_base::Shard;
 use headwater_base::source::Position;
+use headwater_command::table::KeyArgs;
 use headwater_command::{ArgVec, Args, Id, OwnedArgs, Reply, Spec, table};
 use headwater_engine::{EngineError, Stop, WARM_MAX, WriteKind};
 use headwater_node::Carried;
@@ -70,7 +71,9 @@ impl ShardService {
             self.begin_ask(&header, &mut work);
             let open = self.others.open_frame(&mut work);
             let frame = &input[consumed..behind];
-            if header.placement != self.placement_digest() {
+            // What comes from another process is looked at in any case: keys of others are not to be here.
+            let is_current = header.placement == self.placement_digest();
+            if !is_current || self.others.are_apart() && !matches!(ask, Ask::Lock { .. }) {
                 match self.new_home_of(&ask) {
                     None => {}
                     Some(Some(home)) => {
@@ -103,6 +106,12 @@ impl ShardService {
                 let command = decode(spec, *args).ok()?;
                 match route(placement, spec, &command, *args) {
                     Route::At(home) if home != me => Some(Some(home)),
+                    // What writes has been divided, and is of one shard's keys.
+                    Route::Several | Route::Steps(_)
+                        if self.others.are_apart() && spec.keys != KeyArgs::NONE =>
+                    {
+                        Some(None)
+                    }
                     _ => None,
                 }
             }
@@ -118,6 +127,7 @@ impl ShardService {
                 requests.iter().any(is_elsewhere).then_some(None)
             }
             Ask::Item(command) => self.new_home_of_item(placement, command).map(Some),
+            Ask::Put(PutValue { key, .. }) => (placement.home(key) != me).then_some(None),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@ use super::form::ClientForm;
 use super::redoing::REDO;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::log::event;
 use crate::resp::parts::OtherShards;
 use crate::resp::session::{Across, Origin, RemoteSession, Session};
 use crate::resp::{Form, ShardService, Turn};
@@ -11,6 +12,7 @@ use crate::service::DurableWrites;
 use crate::shards::{DEFERRED_FOR, MessageBatch, ShardMessage};
 use headwater_base::Shard;
 use headwater_base::source::Position;
+use headwater_node::Packet;
 use headwater_protocol::resp::find;
 use headwater_router::{Ask, AskHeader, Frames, Kind};
 
@@ -63,11 +65,7 @@ impl ShardService {
                     self.take_definitions(from, &bytes[begin..end]);
                     begin = end;
                 }
-                ShardMessage::Packet(packet) => {
-                    if let Some(shards) = &mut self.others.shards {
-                        shards.peers.receive(from, *packet);
-                    }
-                }
+                ShardMessage::Packet(packet) => self.take_packet(from, *packet),
                 ShardMessage::Gone { session } => {
                     let origin = Origin { shard: from, session };
                     let back = self
@@ -120,6 +118,25 @@ impl ShardService {
                 ShardMessage::Found => self.find_shard(from),
             }
         }
+    }
+
+    /// Loads and changes of another shard have come. Where they are not its own to tell they are dropped: that a packet is missing has both begin
+    /// anew.
+    fn take_packet(&mut self, from: Shard, packet: Packet) {
+        let Some(shards) = &mut self.others.shards else { return };
+        if shards.outbox.are_apart() && !shards.peers.is_of_home(self.node.engine(), from, &packet)
+        {
+            shards.outbox.transport().count_refused();
+            event!(
+                warn,
+                "shards",
+                "foreign_keys",
+                shard = from.0,
+                "a shard has told of keys that are not its own: both begin anew"
+            );
+            return;
+        }
+        shards.peers.receive(from, packet);
     }
 
     /// Answers of another shard have come for a client of this one.
