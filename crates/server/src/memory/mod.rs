@@ -116,11 +116,18 @@ pub(crate) struct Gauge {
     nothing_found: Cell<Option<Instant>>,
     /// How often it has looked.
     looks: Cell<u64>,
+    /// What is taken as a simulation has it, whatever is true of the process.
+    #[cfg(test)]
+    simulated: Cell<Option<usize>>,
 }
 
 impl Meter for Gauge {
     #[inline]
     fn used(&self) -> usize {
+        #[cfg(test)]
+        if let Some(used) = self.simulated.get() {
+            return used;
+        }
         self.beside.get().wrapping_add(self.heap.live())
     }
 
@@ -136,6 +143,10 @@ impl Meter for Gauge {
 
     #[cold]
     fn gain(&self, bytes: usize) -> bool {
+        #[cfg(test)]
+        if self.simulated.get().is_some() {
+            return false;
+        }
         let (Some(common), Some(left)) = (&self.common, self.asks_left.get().checked_sub(1)) else {
             return self.wait_for_store(bytes);
         };
@@ -156,6 +167,12 @@ impl Meter for Gauge {
 }
 
 impl Gauge {
+    /// So much is taken from now on, of the bound.
+    #[cfg(test)]
+    pub(crate) fn simulate(&self, used: usize) {
+        self.simulated.set(Some(used));
+    }
+
     /// A gauge of this process, to be used by this thread.
     pub(crate) fn new(common: Option<CommonShare>) -> io::Result<Self> {
         // Simulated shards are one thread's, and too many for an arena each.
@@ -182,6 +199,8 @@ impl Gauge {
             asks_left: Cell::new(ASKS_MAX),
             nothing_found: Cell::new(None),
             looks: Cell::new(0),
+            #[cfg(test)]
+            simulated: Cell::new(None),
         };
         gauge.refresh(0);
         Ok(gauge)

@@ -248,6 +248,11 @@ impl ShardService {
             return Ok(());
         }
         self.look_if_due(work.peers.bytes());
+        if work.connection.session.in_transaction() {
+            // All of its parts were agreed to, and have what they need: none is refused now.
+            self.bound.gauge.begin_command();
+            return Ok(());
+        }
         if self.waits.in_transaction(&work.connection.session) {
             self.bound.gauge.begin_command();
         } else {
@@ -356,7 +361,8 @@ impl ShardService {
         self.bound
             .gauge
             .announce_beside(bytes.saturating_add(values), || engine.value_memory().untouched);
-        engine.make_room_in_steps(bytes, values, self.bound.gauge.reserve())
+        let reserve = self.bound.gauge.reserve() + self.others.reserved_bytes();
+        engine.make_room_in_steps(bytes, values, reserve)
     }
 
     #[cold]
@@ -384,11 +390,20 @@ impl ShardService {
         self.bound
             .gauge
             .announce_beside(bytes.saturating_add(values), || engine.value_memory().untouched);
-        let fits = engine.make_room_for(bytes.saturating_add(self.bound.gauge.reserve()), values);
+        let reserve = self.bound.gauge.reserve() + self.others.reserved_bytes();
+        let fits = engine.make_room_for(bytes.saturating_add(reserve), values);
         if !fits {
             self.notice_lack();
         }
         fits
+    }
+
+    /// Has so much memory be taken that half of what writes leave free is left, or hardly any.
+    #[cfg(test)]
+    pub(crate) fn simulate_memory(&self, is_full: bool) {
+        let gauge = &self.bound.gauge;
+        let full = gauge.limit().unwrap_or(0).saturating_sub(gauge.reserve() / 2);
+        gauge.simulate(if is_full { full } else { full / 10 });
     }
 
     /// Notes that there is no room, unless some comes.
@@ -503,7 +518,8 @@ impl ShardService {
         } else {
             self.bound.gauge.begin_command();
         }
-        let bytes = queue.bytes.saturating_add(self.bound.gauge.reserve());
+        let reserve = self.bound.gauge.reserve() + self.others.reserved_bytes();
+        let bytes = queue.bytes.saturating_add(reserve);
         if self.node.engine_mut().make_room(bytes) {
             return QueueRoom::IsThere;
         }

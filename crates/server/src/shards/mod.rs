@@ -87,6 +87,8 @@ pub(crate) struct Shards {
     pub(crate) crowded: Vec<ConnectionId>,
     /// Requests that could not be sent, for want of a connection: where to, whose, and their ids.
     pub(crate) unsent: Vec<(Shard, ConnectionId, u64)>,
+    /// Bytes of memory that parts may take which have been agreed to, by their transactions: other writes leave them free.
+    pub(crate) reserved: HashMap<TransactionId, usize>,
     /// What transactions of shards in other processes have prepared here.
     pub(crate) prepared: HashMap<TransactionId, Requests>,
     /// Whether the definitions here are those of the first shard, in a process of its own.
@@ -133,6 +135,7 @@ impl Shards {
             crowded,
             unsent,
             prepared,
+            reserved: HashMap::new(),
             comparison: DefinitionComparison::default(),
             told_definitions: None,
         })

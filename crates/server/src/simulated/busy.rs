@@ -83,6 +83,29 @@ impl Client {
         }
     }
 
+    /// Asks about its own keys, and goes through all there are: what, and how many replies that has.
+    fn ask_own(&self, kind: usize, millis: u64, say: &mut impl FnMut(&[&str])) -> (Asked, usize) {
+        let names = self.lent_names();
+        match (kind, self.lent) {
+            (13, None) => {
+                say(&["SET", &names[0], "lent", "PX", &millis.to_string()]);
+                (Asked::Lend(millis), 1)
+            }
+            (14, Some(lent)) => {
+                say(&["RENAME", &names[lent.name], &names[1 - lent.name]]);
+                (Asked::PassOn, 1)
+            }
+            (15, _) => {
+                say(&["SCAN", &self.scan.0, "COUNT", "7"]);
+                (Asked::Scan, 1)
+            }
+            _ => {
+                say(&["MGET", &names[0], &names[1]]);
+                (Asked::SeeLent, 1)
+            }
+        }
+    }
+
     /// The names that its key which expires may have.
     fn lent_names(&self) -> [String; 2] {
         [0, 1].map(|name| format!("~lent|{}|{name}", self.number))
@@ -262,8 +285,6 @@ impl Busy {
         let value = draws.below(1000).to_string();
         let mut bytes = Vec::new();
         let mut say = |words: &[&str]| bytes.extend(request(words));
-        let client = &self.clients[at];
-        let (lent, names) = (client.lent, client.lent_names());
         let kinds = if self.accounts_alone { 6 } else { 17 };
         let moves = self.moves_among > 0 && draws.below(12) == 0;
         let defines = self.defines && draws.below(12) == 0;
@@ -342,22 +363,9 @@ impl Busy {
                 say(&["INCR", COUNT]);
                 (Asked::Count, 1)
             }
-            13 if lent.is_none() => {
+            kind => {
                 let millis = 1 + draws.below(LENT_MAX as usize) as u64;
-                say(&["SET", &names[0], "lent", "PX", &millis.to_string()]);
-                (Asked::Lend(millis), 1)
-            }
-            14 if let Some(lent) = lent => {
-                say(&["RENAME", &names[lent.name], &names[1 - lent.name]]);
-                (Asked::PassOn, 1)
-            }
-            15 => {
-                say(&["SCAN", &client.scan.0, "COUNT", "7"]);
-                (Asked::Scan, 1)
-            }
-            _ => {
-                say(&["MGET", &names[0], &names[1]]);
-                (Asked::SeeLent, 1)
+                self.clients[at].ask_own(kind, millis, &mut say)
             }
         };
         self.clients[at].floor = self.counted();

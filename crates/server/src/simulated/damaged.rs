@@ -8,6 +8,7 @@ use super::pipe::{Pipe, State};
 use super::tests::{seeds, shards};
 use super::world::{Draws, PATIENCE, World};
 use headwater_protocol::resp::ReplyCutter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What clients ask: words, of which `~` stands for a key.
 const ASKED: [&str; 22] = [
@@ -118,9 +119,9 @@ fn damaged_messages_are_refused_or_taken_and_everybody_is_answered() {
         for seed in seeds(40) {
             let name =
                 format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
-            // What panics says which seed that was.
-            println!("{name}");
-            let damaged = run(count, seed).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+            let run = AssertUnwindSafe(|| run(count, seed));
+            let damaged = catch_unwind(run).unwrap_or(Err(String::from("it panics")));
+            let damaged = damaged.unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
             (refused, taken) = (refused + damaged.0, taken + damaged.1);
         }
     }

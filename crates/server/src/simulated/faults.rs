@@ -14,6 +14,8 @@ pub(super) struct Faults {
     pub(super) lost: usize,
     /// It comes behind the next one.
     pub(super) overtaken: usize,
+    /// Nobody looks at the frames' numbers: what a test that takes the look out has to notice.
+    pub(super) are_unnoticed: bool,
     /// Frames that met with something so far.
     pub(super) suffered: u64,
     /// Frames that were dropped because they had come before.

@@ -14,8 +14,10 @@
 
 mod apart;
 mod busy;
+mod counting;
 mod damaged;
 mod faults;
+mod full;
 mod mirror;
 mod pipe;
 mod tests;

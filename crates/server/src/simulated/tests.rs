@@ -79,7 +79,7 @@ fn what_many_clients_do_at_once_is_seen_whole() {
 }
 
 /// What a client is told, up to the end of one answer.
-fn told(world: &mut World, words: &[&str]) -> String {
+pub(super) fn told(world: &mut World, words: &[&str]) -> String {
     let (pipe, _) = world.connect();
     pipe.ask(&request(words));
     let began = world.uptime;
@@ -256,7 +256,7 @@ fn crashes(shards: u16, seed: u64) -> Result<(), String> {
 }
 
 /// All keys of the clients that are busy.
-fn read_all(world: &mut World) -> Result<Pairs, String> {
+pub(super) fn read_all(world: &mut World) -> Result<Pairs, String> {
     let mut mirror = Mirror::begin(world, ["~", ""]);
     while !mirror.is_whole() {
         world.turn();
@@ -265,7 +265,7 @@ fn read_all(world: &mut World) -> Result<Pairs, String> {
     Ok(mirror.copy)
 }
 
-fn shown(pairs: &Pairs) -> String {
+pub(super) fn shown(pairs: &Pairs) -> String {
     let shown = |(key, value): (&Vec<u8>, &Vec<u8>)| {
         format!("{} {}", key.escape_ascii(), value.escape_ascii())
     };

@@ -176,6 +176,11 @@ impl World {
         world
     }
 
+    /// From now on memory is full where a shard is, or there is room.
+    pub(super) fn fill_memory(&mut self, at: usize, is_full: bool) {
+        self.reactors[at].service.simulate_memory(is_full);
+    }
+
     /// What the shards have said to one another about data.
     pub(super) fn packets_sent(&self) -> u64 {
         self.reactors.iter().map(|reactor| reactor.service.packets_sent()).sum()
@@ -247,7 +252,12 @@ impl World {
             for frame in frames {
                 let read = MessageBatch::read(&frame, &sender);
                 let lines = self.lines.entry((from, at)).or_default();
-                match read.map(|(number, batch)| (lines.2.arrives(number), batch)) {
+                let is_blind = self.faults.are_unnoticed;
+                let mut arrival = |number| match lines.2.arrives(number) {
+                    _ if is_blind => Arrival::Next,
+                    arrival => arrival,
+                };
+                match read.map(|(number, batch)| (arrival(number), batch)) {
                     Ok((Arrival::Next, batch)) => {
                         let batch = MessageBatch { connection: count, ..batch };
                         self.transports[at].bring(to, batch);

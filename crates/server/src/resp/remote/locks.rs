@@ -99,11 +99,16 @@ impl ShardService {
                 Err(stop) => return self.waits.step_done(Err(stop), frame, work),
             }
         }
-        let Budget { bytes, denies_oom, stores } = *budget;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let queue = Queue { bytes, denies_oom, stores, ..Queue::default() };
+        let Budget { bytes, denies_oom, stores } = budget;
+        let bytes = usize::try_from(*bytes).unwrap_or(usize::MAX);
+        let (denies, stores) = (*denies_oom, *stores);
+        let queue = Queue { bytes, denies_oom: denies, stores, ..Queue::default() };
         if !self.has_room_for_part(&queue, work) {
             return Flow::Next;
+        }
+        if *denies_oom && let Some(shards) = &mut self.others.shards {
+            // Nobody else takes it before the part is executed, which would be refused by half.
+            shards.reserved.insert(transaction, queue.bytes);
         }
         let mut in_the_way = 0;
         for request in prepare {
@@ -451,11 +456,18 @@ impl OtherShards {
         self.unlock(Owner::Transaction(part.transaction), work.peers);
     }
 
+    /// Bytes of memory that parts may take which have been agreed to.
+    #[inline]
+    pub(in crate::resp) fn reserved_bytes(&self) -> usize {
+        self.shards.as_ref().map_or(0, |shards| shards.reserved.values().sum())
+    }
+
     /// Gives a lock back, and wakes those who get theirs by that.
     pub(crate) fn unlock(&mut self, owner: Owner, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.shards else { return };
         if let Owner::Transaction(transaction) = owner {
             shards.prepared.remove(&transaction);
+            shards.reserved.remove(&transaction);
         }
         let granted = shards.locks.release(owner);
         self.wake_granted(&granted, connections);
