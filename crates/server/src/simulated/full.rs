@@ -72,7 +72,7 @@ fn run(count: u16, seed: u64) -> Result<(u64, u64), String> {
 fn what_is_refused_for_want_of_memory_is_done_nowhere() {
     let (mut answers, mut refused) = (0, 0);
     for count in shards("2,3,5") {
-        for seed in seeds(20) {
+        for seed in seeds(8) {
             let name =
                 format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
             let done = run(count, seed).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
@@ -81,7 +81,7 @@ fn what_is_refused_for_want_of_memory_is_done_nowhere() {
     }
     let alone = std::env::var("HEADWATER_SIMULATED_SEED").is_ok();
     assert!(
-        alone || refused > 500 && answers > 2 * refused,
+        alone || refused > 300 && answers > 2 * refused,
         "{answers} answers, {refused} refused"
     );
 }
