@@ -211,6 +211,11 @@ impl Hub {
         }
     }
 
+    /// Something that another shard has said cannot be: the connection begins anew.
+    pub fn refuse(&mut self, from: Shard) {
+        self.begin_anew(from);
+    }
+
     /// Gives a connection up for another one.
     fn begin_anew(&mut self, with: Shard) {
         let now = self.now;

@@ -323,6 +323,17 @@ impl<'a> ItemCommand<'a> {
         many.iter().copied().chain(one)
     }
 
+    /// Bytes of what it has, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let data = match self {
+            Self::Store { store, .. } => store.value.len(),
+            Self::Call { function, param, .. } => function.len() + param.len(),
+            _ => 0,
+        };
+        data + self.keys().map(<[u8]>::len).sum::<usize>()
+    }
+
     /// Whether it changes values.
     #[must_use]
     pub fn writes(&self) -> bool {

@@ -92,6 +92,11 @@ impl Peers {
         self.hub.is_of_home(from, packet, |key| placement.home(key) == from)
     }
 
+    /// What another shard sent cannot be: both begin anew.
+    pub fn refuse(&mut self, from: Shard) {
+        self.hub.refuse(from);
+    }
+
     /// Takes in what another shard sent, for the next turn.
     pub fn receive(&mut self, from: Shard, packet: Packet) {
         self.hub.receive(from, packet);

@@ -62,7 +62,7 @@ mod letter {
 
 impl Asked<'_> {
     /// As bytes.
-    fn write(&self) -> Question {
+    pub(super) fn write(&self) -> Question {
         let mut out = Vec::new();
         match self {
             Asked::Get { keys, versions } => {
@@ -113,16 +113,16 @@ impl<'a> Asked<'a> {
 /// A request that other shards may execute: what it means, and what its answer is written by; `None`: no answer is wanted.
 pub(super) struct Crossing<'a> {
     pub(super) command: ItemCommand<'a>,
-    pub(super) question: Option<Question>,
+    pub(super) asked: Option<Asked<'a>>,
 }
 
 impl<'a> Crossing<'a> {
-    fn new(command: ItemCommand<'a>, asked: Asked<'_>) -> Self {
-        Self { command, question: Some(asked.write()) }
+    fn new(command: ItemCommand<'a>, asked: Asked<'a>) -> Self {
+        Self { command, asked: Some(asked) }
     }
 
-    fn unless(noreply: bool, command: ItemCommand<'a>, asked: Asked<'_>) -> Self {
-        Self { command, question: (!noreply).then(|| asked.write()) }
+    fn unless(noreply: bool, command: ItemCommand<'a>, asked: Asked<'a>) -> Self {
+        Self { command, asked: (!noreply).then_some(asked) }
     }
 
     /// That of a request, whose key is decoded into `room` where that is needed. `None`: the client's shard executes it, or says
@@ -140,7 +140,7 @@ impl<'a> Crossing<'a> {
             }
             // What it was to replace is not wanted any more.
             Request::TooLarge { key, replaces: true, .. } => {
-                Self { command: ItemCommand::Remove(plain_remove(key)), question: None }
+                Self { command: ItemCommand::Remove(plain_remove(key)), asked: None }
             }
             Request::Count { key, by, down, noreply } => {
                 let command = ItemCommand::Count(classic_count(key, by, down));

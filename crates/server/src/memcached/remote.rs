@@ -4,7 +4,7 @@
 //! `get` of keys of several homes is cut into one for each, and the values come together in the order of the keys.
 
 use super::items::TOO_LARGE;
-use super::question::Crossing;
+use super::question::{Asked, Crossing};
 use super::stats::merge_of;
 use super::{answer_unless, writes};
 use crate::resp::{
@@ -16,7 +16,7 @@ use headwater_command::items::ItemCommand;
 use headwater_command::{GetExpiry, OwnedArgs, Reply};
 use headwater_engine::Stop;
 use headwater_protocol::memcached::{KEY_BYTES_MAX, Request};
-use headwater_router::{Ask, AskHeader, Kind, LockSet, Merge, Question, Scattered};
+use headwater_router::{Ask, AskHeader, Kind, LockSet, Merge, Scattered};
 
 /// Who executes something about items.
 enum To<'a> {
@@ -78,7 +78,7 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) -> Option<Flow> {
         let mut room = [0; KEY_BYTES_MAX];
-        let Crossing { command, question } = Crossing::of(request, &mut room)?;
+        let Crossing { command, asked } = Crossing::of(request, &mut room)?;
         let shards = self.others.shards.as_ref()?;
         let (me, count) = (shards.me, shards.outbox.shards());
         let to = route(self.node.engine().placement()?, count, &command);
@@ -122,7 +122,7 @@ impl ShardService {
                 self.count_meta(request);
                 let kind =
                     if matches!(request, Request::TooLarge { .. }) { Kind::Write } else { kind };
-                self.ask_item(at, command, (kind, question), work);
+                self.ask_item(at, command, (kind, asked), work);
                 if let Request::TooLarge { noreply, .. } = *request {
                     // Its data is not here, and never will be.
                     self.memcached.counts.too_large += 1;
@@ -130,7 +130,7 @@ impl ShardService {
                     answer_unless(noreply, TOO_LARGE, work);
                 }
             }
-            To::Parts(merge, parts) => self.ask_items(parts, merge, (kind, question), work),
+            To::Parts(merge, parts) => self.ask_items(parts, merge, (kind, asked), work),
             To::Here | To::Refused => {}
         }
         Some(Flow::Next)
@@ -172,17 +172,15 @@ impl ShardService {
         }
     }
 
-    /// Has another shard do something about items; without a question, the client does not want to know what comes of it.
+    /// Has another shard do something about items; where nothing is asked, the client does not want to know what comes of it.
     fn ask_item(
         &mut self,
         at: Shard,
         command: ItemCommand<'_>,
-        (kind, question): (Kind, Option<Question>),
+        (kind, asked): (Kind, Option<Asked<'_>>),
         work: &mut Turn<'_>,
     ) {
-        if let ItemCommand::Store { store, .. } = &command {
-            self.make_room_to_pass(store.value.len());
-        }
+        self.make_room_to_pass(command.bytes());
         let ask = Ask::Item(command);
         let placement = self.placement_digest();
         let user = self.asker_for(&ask, work.connection.id);
@@ -190,8 +188,8 @@ impl ShardService {
         let session = &mut work.connection.session;
         let after = if kind.reads() { after_of(session, shards) } else { Vec::new() };
         let pending = pending_of(session, shards);
-        let id = match question {
-            Some(question) => pending.expect_for(at, kind, question),
+        let id = match asked {
+            Some(asked) => pending.expect_for(at, kind, asked.write()),
             None => pending.expect(at, kind, true),
         };
         let header = AskHeader { id, placement, after, user, ..AskHeader::default() };
@@ -203,7 +201,7 @@ impl ShardService {
         &mut self,
         parts: Vec<(Shard, ItemCommand<'_>)>,
         merge: Merge,
-        (kind, question): (Kind, Option<Question>),
+        (kind, asked): (Kind, Option<Asked<'_>>),
         work: &mut Turn<'_>,
     ) {
         let Some(me) = self.others.shards.as_ref().map(|shards| shards.me) else { return };
@@ -215,7 +213,8 @@ impl ShardService {
         let Some(shards) = &self.others.shards else { return };
         let session = &mut work.connection.session;
         let mut scattered = Scattered::new(merge, kind);
-        (scattered.silent, scattered.question) = (question.is_none(), question);
+        scattered.silent = asked.is_none();
+        scattered.question = asked.map(|asked| asked.write());
         pending_of(session, shards).expect_scattered(scattered);
         for (at, command) in parts {
             if at == me
@@ -319,7 +318,7 @@ impl ShardService {
         if !self.may_be_derived_item(command) {
             return None;
         }
-        let wait = self.await_positions(work)?;
+        let wait = self.await_positions(None, work)?;
         work.connection.session.waiting =
             Some(Box::new(Waiting::Shards(OwnedArgs::default(), wait, None)));
         Some(Held::Waits)

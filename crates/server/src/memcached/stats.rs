@@ -435,7 +435,7 @@ impl ShardService {
         let requested = stats.key_bytes + stats.value_bytes;
         // Items have as many blocks as they need: one of their average size stands for a chunk.
         let chunk = (requested / stats.keys.max(1)).max(1);
-        // What is of the process each shard knows.
+        // Averages and what is of the process are told once, as the first shard has them.
         lines.same([
             ("1:chunk_size", chunk),
             ("1:chunks_per_page", (PAGE_BYTES / chunk).max(1)),

@@ -248,8 +248,8 @@ impl ShardService {
             return Ok(());
         }
         self.look_if_due(work.peers.bytes());
-        if work.connection.session.in_transaction() {
-            // All of its parts were agreed to, and have what they need: none is refused now.
+        if work.connection.session.in_transaction() && reached_length(command) == 0 {
+            // All parts were agreed to, and what their requests have is left free for them.
             self.bound.gauge.begin_command();
             return Ok(());
         }
@@ -357,11 +357,11 @@ impl ShardService {
         }
         let (bytes, values) = need(spec, args, command);
         let bytes = bytes.saturating_add(self.bound.gauge.beside_values(values));
+        let reserve = self.bound.left_free(self.others.reserved_bytes());
         let engine = self.node.engine_mut();
         self.bound
             .gauge
             .announce_beside(bytes.saturating_add(values), || engine.value_memory().untouched);
-        let reserve = self.bound.gauge.reserve() + self.others.reserved_bytes();
         engine.make_room_in_steps(bytes, values, reserve)
     }
 
@@ -386,11 +386,11 @@ impl ShardService {
             return true;
         }
         let bytes = bytes.saturating_add(self.bound.gauge.beside_values(values));
+        let reserve = self.bound.left_free(self.others.reserved_bytes());
         let engine = self.node.engine_mut();
         self.bound
             .gauge
             .announce_beside(bytes.saturating_add(values), || engine.value_memory().untouched);
-        let reserve = self.bound.gauge.reserve() + self.others.reserved_bytes();
         let fits = engine.make_room_for(bytes.saturating_add(reserve), values);
         if !fits {
             self.notice_lack();
@@ -518,7 +518,7 @@ impl ShardService {
         } else {
             self.bound.gauge.begin_command();
         }
-        let reserve = self.bound.gauge.reserve() + self.others.reserved_bytes();
+        let reserve = self.bound.gauge.reserve().saturating_add(self.others.reserved_bytes());
         let bytes = queue.bytes.saturating_add(reserve);
         if self.node.engine_mut().make_room(bytes) {
             return QueueRoom::IsThere;
@@ -535,6 +535,12 @@ impl ShardService {
 }
 
 impl MemoryBound {
+    /// What a write leaves free, where so many bytes are reserved for what was agreed to. What is a part of that itself may take
+    /// it all.
+    fn left_free(&self, reserved: usize) -> usize {
+        if self.is_agreed { 0 } else { self.gauge.reserve().saturating_add(reserved) }
+    }
+
     /// Whether clients, that take so many bytes altogether, are spared though there is too little memory: it comes, or they take
     /// little, and what others had for a moment is about to be found.
     fn waits(&self, now: u64, clients: usize) -> bool {

@@ -57,6 +57,8 @@ pub(crate) struct MemoryBound {
     pub(crate) gauge: Rc<Gauge>,
     /// What clients may take together.
     pub(crate) clients_share: usize,
+    /// What is executed is of a transaction that was agreed to: what that needs was left free for it.
+    pub(crate) is_agreed: bool,
     /// What they may take now: less, where nothing else can go.
     pub(crate) clients_bytes_max: usize,
     /// What was known of memory when the server was ready.
@@ -75,6 +77,7 @@ impl MemoryBound {
         Self {
             gauge: Rc::new(gauge),
             clients_share: usize::MAX,
+            is_agreed: false,
             clients_bytes_max: usize::MAX,
             at_start: Sample::default(),
             looked_at: 0,

@@ -480,8 +480,8 @@ impl Service for ShardService {
                 self.node.engine_mut().forget_ticket(sending.ticket);
             }
             self.waits.tickets.retain(|_, waiting| *waiting != id);
-            self.waits.failures.remove(&id);
         }
+        self.waits.failures.remove(&id);
         if self.waits.exclusive == Some(id) {
             self.waits.exclusive = None;
             self.end_transaction();

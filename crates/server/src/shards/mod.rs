@@ -89,6 +89,8 @@ pub(crate) struct Shards {
     pub(crate) unsent: Vec<(Shard, ConnectionId, u64)>,
     /// Bytes of memory that parts may take which have been agreed to, by their transactions: other writes leave them free.
     pub(crate) reserved: HashMap<TransactionId, usize>,
+    /// The sum of these.
+    pub(crate) reserved_bytes: usize,
     /// What transactions of shards in other processes have prepared here.
     pub(crate) prepared: HashMap<TransactionId, Requests>,
     /// Whether the definitions here are those of the first shard, in a process of its own.
@@ -136,6 +138,7 @@ impl Shards {
             unsent,
             prepared,
             reserved: HashMap::new(),
+            reserved_bytes: 0,
             comparison: DefinitionComparison::default(),
             told_definitions: None,
         })

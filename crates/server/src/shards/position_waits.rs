@@ -39,7 +39,7 @@ pub(crate) struct PositionWaits {
 }
 
 impl PositionWaits {
-    /// A session waits, until a moment of its own if it has none by what it awaits.
+    /// A session waits: for so long at most as goes with what it awaits; without that, its own deadline ends the wait.
     pub(crate) fn insert(
         &mut self,
         wait: WaitId,

@@ -109,7 +109,7 @@ fn run(count: u16, seed: u64) -> Result<(u64, u64), String> {
             return Err(format!("answers are missing: {missing:?}"));
         }
     }
-    Ok((world.faults.refused, world.faults.suffered - world.faults.refused))
+    Ok((world.faults.refused, world.faults.suffered.saturating_sub(world.faults.refused)))
 }
 
 #[test]

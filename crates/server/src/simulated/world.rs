@@ -120,6 +120,7 @@ impl World {
             }
             self.links.remove(&(at, other));
         }
+        self.lines.retain(|(from, to), _| *from != at && *to != at);
         // Its connections end with it, and what had come for it is gone.
         drop(self.reactors.remove(at));
         self.clients.retain(|client| client.shard != at);

@@ -71,17 +71,18 @@ impl ShardService {
             self.begin_ask(&header, &mut work);
             let open = self.others.open_frame(&mut work);
             let frame = &input[consumed..behind];
-            // What comes from another process is looked at in any case: keys of others are not to be here.
-            let is_current = header.placement == self.placement_digest();
-            if !is_current || self.others.are_apart() && !matches!(ask, Ask::Lock { .. }) {
+            // What comes from another process is looked at in any case: keys of others are not to be written here.
+            let (is_current, apart) =
+                (header.placement == self.placement_digest(), self.others.are_apart());
+            if !is_current || apart && names_keys(&ask) {
                 match self.new_home_of(&ask) {
                     None => {}
-                    Some(Some(home)) => {
+                    Some(Some(home)) if !apart => {
                         open.take_back(work.out);
                         self.others.hand_on_ask(home, frame, &work);
                         continue;
                     }
-                    Some(None) => {
+                    Some(_) => {
                         let code = if matches!(ask, Ask::Lock { .. }) { MOVED } else { "TRYAGAIN" };
                         encoder(&mut work).error(code, format_args!("{ANEW}"));
                         self.end_ask(Flow::Next, open, &mut work);
@@ -107,11 +108,7 @@ impl ShardService {
                 match route(placement, spec, &command, *args) {
                     Route::At(home) if home != me => Some(Some(home)),
                     // What writes has been divided, and is of one shard's keys.
-                    Route::Several | Route::Steps(_)
-                        if self.others.are_apart() && spec.keys != KeyArgs::NONE =>
-                    {
-                        Some(None)
-                    }
+                    Route::Several | Route::Steps(_) if self.others.are_apart() => Some(None),
                     _ => None,
                 }
             }
@@ -259,6 +256,14 @@ impl ShardService {
 
     /// Executes what is asked, which came as this frame.
     fn execute_ask(&mut self, ask: &Ask<'_>, frame: &[u8], work: &mut Turn<'_>) -> Flow {
+        let remote = work.connection.session.remote();
+        self.bound.is_agreed = remote.as_ref().is_some_and(|remote| remote.is_in_transaction);
+        let flow = self.execute_agreed(ask, frame, work);
+        self.bound.is_agreed = false;
+        flow
+    }
+
+    fn execute_agreed(&mut self, ask: &Ask<'_>, frame: &[u8], work: &mut Turn<'_>) -> Flow {
         let leaving = work.connection.session.remote().and_then(|remote| remote.leaving.take());
         match ask {
             Ask::Command(spec, args) => {
@@ -355,7 +360,7 @@ impl ShardService {
         if !self.node.engine().may_derive(key) {
             return false;
         }
-        if self.await_positions(work).is_none() {
+        if self.await_positions(None, work).is_none() {
             return false;
         }
         work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
@@ -470,6 +475,15 @@ impl Waits {
                 Flow::Next
             }
         }
+    }
+}
+
+/// Whether a request is of keys, and nothing that all shards do.
+fn names_keys(ask: &Ask<'_>) -> bool {
+    match ask {
+        Ask::Command(spec, _) => spec.keys != KeyArgs::NONE,
+        Ask::Exec(_) | Ask::Put(_) | Ask::Item(_) => true,
+        Ask::Lock { .. } | Ask::Execute { .. } | Ask::Release { .. } | Ask::Carry { .. } => false,
     }
 }
 

@@ -107,8 +107,9 @@ impl ShardService {
             return Flow::Next;
         }
         if *denies_oom && let Some(shards) = &mut self.others.shards {
-            // Nobody else takes it before the part is executed, which would be refused by half.
-            shards.reserved.insert(transaction, queue.bytes);
+            // Others of this shard leave it free until the part is executed, which could be refused by half otherwise.
+            let before = shards.reserved.insert(transaction, queue.bytes).unwrap_or(0);
+            shards.reserved_bytes = (shards.reserved_bytes - before).saturating_add(queue.bytes);
         }
         let mut in_the_way = 0;
         for request in prepare {
@@ -459,7 +460,7 @@ impl OtherShards {
     /// Bytes of memory that parts may take which have been agreed to.
     #[inline]
     pub(in crate::resp) fn reserved_bytes(&self) -> usize {
-        self.shards.as_ref().map_or(0, |shards| shards.reserved.values().sum())
+        self.shards.as_ref().map_or(0, |shards| shards.reserved_bytes)
     }
 
     /// Gives a lock back, and wakes those who get theirs by that.
@@ -467,7 +468,8 @@ impl OtherShards {
         let Some(shards) = &mut self.shards else { return };
         if let Owner::Transaction(transaction) = owner {
             shards.prepared.remove(&transaction);
-            shards.reserved.remove(&transaction);
+            let reserved = shards.reserved.remove(&transaction).unwrap_or(0);
+            shards.reserved_bytes -= reserved;
         }
         let granted = shards.locks.release(owner);
         self.wake_granted(&granted, connections);

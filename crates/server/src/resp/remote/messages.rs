@@ -120,13 +120,13 @@ impl ShardService {
         }
     }
 
-    /// Loads and changes of another shard have come. Where they are not its own to tell they are dropped: that a packet is missing has both begin
-    /// anew.
+    /// Loads and changes of another shard have come. Where they are not its own to tell they are dropped, and both begin anew.
     fn take_packet(&mut self, from: Shard, packet: Packet) {
         let Some(shards) = &mut self.others.shards else { return };
         if shards.outbox.are_apart() && !shards.peers.is_of_home(self.node.engine(), from, &packet)
         {
             shards.outbox.transport().count_refused();
+            shards.peers.refuse(from);
             event!(
                 warn,
                 "shards",

@@ -171,8 +171,8 @@ impl ShardService {
         if !is_read || !is_exec && !self.may_be_derived(command, args, spec) {
             return None;
         }
-        self.read_after(command, work);
-        let wait = self.await_positions(work)?;
+        let named = self.named_positions(command);
+        let wait = self.await_positions(named.as_ref(), work)?;
         work.connection.session.waiting =
             Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
         Some(Flow::Parked)
@@ -371,6 +371,10 @@ impl ShardService {
     /// Keeps the order of answers: what was written behind `before` goes behind what others have yet to answer.
     #[inline]
     pub(crate) fn keep_order(before: usize, work: &mut Turn<'_>) {
+        if work.connection.session.waiting.is_none() {
+            // Whatever it awaited, its request goes no further.
+            work.connection.session.awaiting = None;
+        }
         if let Some(pending) = work.connection.session.pending()
             && !pending.is_done()
             && work.out.len() > before

@@ -7,14 +7,25 @@ use crate::resp::{ShardService, Turn};
 use crate::shards::{Awaiting, POSITIONS_WAIT_MAX};
 use headwater_base::ShardRefusal;
 use headwater_engine::EngineError;
-use headwater_node::WaitId;
+use headwater_node::{Positions, WaitId};
 
 impl ShardService {
-    /// Lets a session wait until what is here shows what it has seen, or done, elsewhere. `None`: it does.
-    pub(crate) fn await_positions(&mut self, work: &mut Turn<'_>) -> Option<WaitId> {
+    /// Lets a session wait until what is here shows what it has seen, or done, elsewhere, and what its request names. `None`: it
+    /// does.
+    pub(crate) fn await_positions(
+        &mut self,
+        named: Option<&Positions>,
+        work: &mut Turn<'_>,
+    ) -> Option<WaitId> {
         let shards = self.others.shards.as_mut()?;
         let session = &mut work.connection.session;
-        let Some(wait) = shards.peers.wait(self.node.engine(), &session.positions) else {
+        let both = named.map(|named| {
+            let mut both = session.positions.clone();
+            both.merge(named);
+            both
+        });
+        let after = both.as_ref().unwrap_or(&session.positions);
+        let Some(wait) = shards.peers.wait(self.node.engine(), after) else {
             session.awaiting = None;
             return None;
         };
@@ -38,7 +49,13 @@ impl ShardService {
         while let Some((wait, id)) = shards.waits.take_overdue(self.time.uptime) {
             let silent = shards.peers.awaited(wait);
             shards.peers.forget(wait);
+            let now = self.time.uptime;
+            let is_late = |it: &Awaiting| it.since + POSITIONS_WAIT_MAX <= now;
             let Some(connection) = connections.get_mut(id) else { continue };
+            // It may have gone on by itself, and wait for something else.
+            if !connection.session.awaiting.as_ref().is_some_and(is_late) {
+                continue;
+            }
             connection.session.awaiting = None;
             let shards: Vec<String> = silent.iter().map(|shard| shard.0.to_string()).collect();
             let text = format!(

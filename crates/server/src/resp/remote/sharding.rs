@@ -9,7 +9,7 @@ use crate::shards::{position_of_text, text_of_position};
 use headwater_base::Shard;
 use headwater_base::placement::{PARTITIONS, Partition};
 use headwater_command::{Args, Command, Data, OwnedArgs, Ranges, Reply, Sharding};
-use headwater_node::WaitId;
+use headwater_node::{Positions, WaitId};
 
 impl ShardService {
     /// Executes a command about shards; those that concern several have been divided among them.
@@ -85,18 +85,14 @@ impl ShardService {
         }
     }
 
-    /// Notes what a read with AT is to show, if that is a position of shards.
-    pub(super) fn read_after(&self, command: &Command<'_>, work: &mut Turn<'_>) {
+    /// What a read with AT is to show besides what its session has seen, if that is a position of shards.
+    pub(super) fn named_positions(&self, command: &Command<'_>) -> Option<Positions> {
         let Command::Data(Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. })) =
             command
         else {
-            return;
+            return None;
         };
-        if let Some(at) = read.at
-            && let Some(positions) = position_of_text(self.run, self.others.shard_count(), at)
-        {
-            work.connection.session.positions.merge(&positions);
-        }
+        position_of_text(self.run, self.others.shard_count(), read.at?)
     }
 
     /// Whether AT names a position of shards.

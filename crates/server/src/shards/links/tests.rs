@@ -223,8 +223,7 @@ fn say(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
 }
 
-/// A shard that is connected, and then says `bytes` and nothing more, is given up.
-/// What a shard says that has connected gets it given up: how often that was because it was no message.
+/// A shard that is connected, and then says `bytes` and nothing more, is given up: how many messages were refused before that.
 fn given_up(bytes: &[u8]) -> u64 {
     let mut one = Side::start(settings(0, 1));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
