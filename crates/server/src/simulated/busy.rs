@@ -45,6 +45,10 @@ enum Asked {
     SeeLent,
     /// All keys are gone through, from this cursor on.
     Scan,
+    /// Three keys are set, by two requests of a transaction.
+    Trio,
+    /// They are read.
+    SeeTrio,
 }
 
 /// A key that is there for a while only: under one of two names, from when on at most, and till when at least and at most.
@@ -83,8 +87,13 @@ impl Client {
         }
     }
 
-    /// Asks about its own keys, and goes through all there are: what, and how many replies that has.
-    fn ask_own(&self, kind: usize, millis: u64, say: &mut impl FnMut(&[&str])) -> (Asked, usize) {
+    /// Asks about its own keys, goes through all there are, and has several written as one: what, and how many replies that has.
+    fn ask_own(
+        &self,
+        kind: usize,
+        (millis, value): (u64, &str),
+        say: &mut impl FnMut(&[&str]),
+    ) -> (Asked, usize) {
         let names = self.lent_names();
         match (kind, self.lent) {
             (13, None) => {
@@ -98,6 +107,17 @@ impl Client {
             (15, _) => {
                 say(&["SCAN", &self.scan.0, "COUNT", "7"]);
                 (Asked::Scan, 1)
+            }
+            (16, _) => {
+                say(&["MULTI"]);
+                say(&["MSET", TRIO[0], value, TRIO[1], value]);
+                say(&["SET", TRIO[2], value]);
+                say(&["EXEC"]);
+                (Asked::Trio, 4)
+            }
+            (17, _) => {
+                say(&["MGET", TRIO[0], TRIO[1], TRIO[2]]);
+                (Asked::SeeTrio, 1)
             }
             _ => {
                 say(&["MGET", &names[0], &names[1]]);
@@ -164,6 +184,8 @@ impl headwater_model::server::place::Stream for Come {
 
 /// The keys that are always the same.
 pub(super) const PAIR: [&str; 2] = ["~pair|one", "~pair|two"];
+/// The same, of two requests.
+pub(super) const TRIO: [&str; 3] = ["~trio|one", "~trio|two", "~trio|three"];
 /// The places of which one has a key.
 pub(super) const PLACES: [&str; 2] = ["~ball|here", "~ball|there"];
 /// What counts.
@@ -285,7 +307,7 @@ impl Busy {
         let value = draws.below(1000).to_string();
         let mut bytes = Vec::new();
         let mut say = |words: &[&str]| bytes.extend(request(words));
-        let kinds = if self.accounts_alone { 6 } else { 17 };
+        let kinds = if self.accounts_alone { 6 } else { 19 };
         let moves = self.moves_among > 0 && draws.below(12) == 0;
         let defines = self.defines && draws.below(12) == 0;
         let (asked, replies) = match draws.below(kinds) {
@@ -365,7 +387,7 @@ impl Busy {
             }
             kind => {
                 let millis = 1 + draws.below(LENT_MAX as usize) as u64;
-                self.clients[at].ask_own(kind, millis, &mut say)
+                self.clients[at].ask_own(kind, (millis, &value), &mut say)
             }
         };
         self.clients[at].floor = self.counted();
@@ -460,6 +482,14 @@ impl Busy {
             Asked::SeePair => match list {
                 [one, other] if one == other && *one != Frame::Null => Ok(()),
                 _ => Err(String::from("one step is seen by half")),
+            },
+            Asked::Trio => match list {
+                [Frame::Simple(_), Frame::Simple(_)] => Ok(()),
+                _ => Err(String::from("it is not done")),
+            },
+            Asked::SeeTrio => match list {
+                [one, two, three] if one == two && two == three => Ok(()),
+                _ => Err(String::from("a transaction is seen by half")),
             },
             Asked::Throw => match last {
                 Frame::Simple(_) => Ok(()),
