@@ -288,17 +288,17 @@ pub enum ItemCommand<'a> {
 /// What is asked about what was counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Statistics {
-    /// All in all.
+    /// Figures of the whole server.
     General,
-    /// Of items.
+    /// Figures of items.
     Items,
-    /// Of the memory that they take.
+    /// Figures of the memory that items take.
     Memory,
-    /// Of their sizes.
+    /// Figures of the sizes of items.
     Sizes,
-    /// Of connections.
+    /// Figures of connections.
     Connections,
-    /// By what keys begin with.
+    /// Figures by what keys begin with.
     Prefixes,
     /// To count by what keys begin with, or no longer.
     CountPrefixes(bool),

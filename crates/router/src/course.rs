@@ -152,15 +152,6 @@ mod tests {
 
     impl Encode for Nowhere {
         fn answer(&mut self, _: Option<&[u8]>, _: Answer<'_>, _: &mut Vec<u8>) {}
-
-        fn merged(
-            &mut self,
-            _: Option<&[u8]>,
-            _: &Merge,
-            _: &[(Shard, Answer<'_>)],
-            _: &mut Vec<u8>,
-        ) {
-        }
     }
 
     /// Keys of three shards, by their homes.

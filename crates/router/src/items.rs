@@ -5,7 +5,7 @@
 //! | asked | answer |
 //! | --- | --- |
 //! | `Get` | an array: for each key nothing, or value, flags and version |
-//! | `Fetch`, `Examine` | nothing, or an array of what [`ItemFields`] has |
+//! | `Fetch`, `Examine` | nothing, or an array of what an [`Item`] has |
 //! | `Store`, `Remove` | an array: what came of it, and the version |
 //! | `Count` | what came of it, or an array of number, version, both times that are left, and whether the key was made |
 //! | `Touch` | whether the key is there |
@@ -21,6 +21,7 @@ use headwater_command::items::{
     Written,
 };
 use headwater_command::{Deadline, GetExpiry, Reply, SetExpiry};
+use headwater_pool::Value;
 
 mod kind {
     pub(super) const GET: u8 = 0;
@@ -280,31 +281,6 @@ pub(crate) fn read_item_command<'a>(bytes: &mut WireReader<'a>) -> Option<ItemCo
     })
 }
 
-/// What is known of an item, as it crosses.
-#[derive(Clone, Copy, Debug)]
-pub struct ItemFields<'a> {
-    /// The value; `None`: it was not wanted.
-    pub value: Option<&'a [u8]>,
-    /// Bytes of the value.
-    pub len: u64,
-    /// What the client that wrote it gave with it.
-    pub flags: u32,
-    /// Its version, if that was asked for; otherwise 0.
-    pub version: u64,
-    /// Milliseconds until it expired as it was found.
-    pub left_before: Option<u64>,
-    /// Milliseconds until it expires.
-    pub left: Option<u64>,
-    /// Who is to renew it.
-    pub lease: Lease,
-    /// Out of date, by a client's word.
-    pub stale: bool,
-    /// It was read before.
-    pub read: bool,
-    /// Seconds since its last use.
-    pub idle_seconds: u32,
-}
-
 const FIELDS: usize = 9;
 const LEASES: [Lease; 3] = [Lease::Free, Lease::Won, Lease::Taken];
 /// What stands for no expiry.
@@ -354,42 +330,35 @@ pub fn write_item(item: &Item<'_>, value: bool, out: &mut impl Reply) {
     out.integer(i64::from(item.idle_seconds));
 }
 
-impl<'a> ItemFields<'a> {
-    /// Reads what [`write_item`] has written.
-    #[must_use]
-    pub fn read(answer: Answer<'a>) -> Option<Self> {
-        let mut rest = answer.bytes();
-        let rest = &mut rest;
-        if next(rest)? != Token::Aggregate(Form::Array, FIELDS) {
-            return None;
-        }
-        let (value, len) = match next(rest)? {
-            Token::Bulk(bytes) => (Some(bytes), bytes.len() as u64),
-            Token::Integer(len) => (None, len as u64),
-            _ => return None,
-        };
-        Some(Self {
-            value,
-            len,
-            flags: integer(rest)? as u32,
-            version: integer(rest)? as u64,
-            left_before: left(rest)?,
-            left: left(rest)?,
-            lease: *LEASES.get(usize::try_from(integer(rest)?).ok()?)?,
-            stale: boolean(rest)?,
-            read: boolean(rest)?,
-            idle_seconds: integer(rest)? as u32,
-        })
+/// Reads what [`write_item`] has written: the item, whose value is empty where it was not wanted, and how many bytes that has.
+#[must_use]
+pub fn item_of(answer: Answer<'_>) -> Option<(Item<'_>, u64)> {
+    let mut rest = answer.bytes();
+    let rest = &mut rest;
+    if next(rest)? != Token::Aggregate(Form::Array, FIELDS) {
+        return None;
     }
+    let (value, len) = match next(rest)? {
+        Token::Bulk(bytes) => (bytes, bytes.len() as u64),
+        Token::Integer(len) => (&b""[..], len as u64),
+        _ => return None,
+    };
+    let item = Item {
+        value: Value::of(value),
+        flags: integer(rest)? as u32,
+        version: integer(rest)? as u64,
+        left_before: left(rest)?,
+        left: left(rest)?,
+        lease: *LEASES.get(usize::try_from(integer(rest)?).ok()?)?,
+        stale: boolean(rest)?,
+        read: boolean(rest)?,
+        idle_seconds: integer(rest)? as u32,
+    };
+    Some((item, len))
 }
 
 /// Writes one value of several, with its flags and its version.
-pub fn write_value(
-    value: &headwater_pool::Value<'_>,
-    flags: u32,
-    version: u64,
-    out: &mut impl Reply,
-) {
+pub fn write_value(value: &Value<'_>, flags: u32, version: u64, out: &mut impl Reply) {
     out.array(3);
     out.value(value);
     out.integer(i64::from(flags));
@@ -483,7 +452,6 @@ pub fn counted_of(answer: Answer<'_>) -> Option<Counted> {
 mod tests {
     use super::*;
     use crate::answer::answer_of;
-    use headwater_pool::Value;
 
     fn commands() -> Vec<ItemCommand<'static>> {
         let after = SetExpiry::Deadline(Deadline::After(-5));
@@ -578,12 +546,13 @@ mod tests {
         };
         for wanted in [true, false] {
             let answer = answer_of(|out| write_item(&item, wanted, out));
-            let fields = ItemFields::read(Answer::whole(&answer).unwrap()).unwrap();
-            assert_eq!((fields.value, fields.len), (wanted.then_some(&b"value"[..]), 5));
-            assert_eq!((fields.flags, fields.version), (7, u64::MAX));
-            assert_eq!((fields.left_before, fields.left), (None, Some(60_000)));
-            assert_eq!((fields.lease, fields.stale, fields.read), (Lease::Taken, true, false));
-            assert_eq!(fields.idle_seconds, 3);
+            let (read, len) = item_of(Answer::whole(&answer).unwrap()).unwrap();
+            let value = read.value.as_contiguous().unwrap();
+            assert_eq!((value, len), (if wanted { &b"value"[..] } else { b"" }, 5));
+            assert_eq!((read.flags, read.version), (7, u64::MAX));
+            assert_eq!((read.left_before, read.left), (None, Some(60_000)));
+            assert_eq!((read.lease, read.stale, read.read), (Lease::Taken, true, false));
+            assert_eq!(read.idle_seconds, 3);
         }
         let many = answer_of(|out| {
             out.array(2);
@@ -613,7 +582,7 @@ mod tests {
     fn an_answer_of_another_kind_is_none() {
         for answer in [answer_of(|out| out.ok()), answer_of(|out| out.array(0))] {
             let answer = Answer::whole(&answer).unwrap();
-            assert!(ItemFields::read(answer).is_none());
+            assert!(item_of(answer).is_none());
             assert_eq!((written_of(answer), counted_of(answer)), (None, None));
             assert_eq!(values(answer).count(), 0);
         }

@@ -19,7 +19,7 @@ mod tests;
 
 pub use scattered::Scattered;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, answer_of};
 use crate::merge::Merge;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -142,7 +142,12 @@ pub trait Encode {
         merge: &Merge,
         parts: &[(Shard, Answer<'_>)],
         out: &mut Vec<u8>,
-    );
+    ) {
+        let merged = answer_of(|typed| merge.write(parts, typed));
+        if let Some(merged) = Answer::whole(&merged) {
+            self.answer(question, merged, out);
+        }
+    }
 }
 
 /// What other shards do for one client.

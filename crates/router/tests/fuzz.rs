@@ -6,7 +6,7 @@ use draws::Draws;
 use headwater_base::{Millis, Shard};
 use headwater_command::items::{Fetch, ItemCommand};
 use headwater_command::{ArgVec, Deadline, GetExpiry, OwnedArgs, Reply, SetExpiry, table};
-use headwater_router::items::{ItemFields, counted_of, values, written_of};
+use headwater_router::items::{counted_of, item_of, values, written_of};
 use headwater_router::{
     Answer, Ask, AskHeader, Budget, Copies, Frames, LockSet, PutPurpose, PutValue, TransactionId,
     answer_of, write_answer, write_ask,
@@ -105,7 +105,7 @@ fn look(bytes: &[u8]) {
         let again = answer_of(|out| answer.replay(out));
         assert!(Answer::whole(&again).is_some());
         // As an answer about items it is read, or refused.
-        let _ = (ItemFields::read(answer), written_of(answer), counted_of(answer));
+        let _ = (item_of(answer), written_of(answer), counted_of(answer));
         let _values = values(answer).count();
         answer.list().iter().for_each(|element| assert!(!element.bytes().is_empty()));
     }

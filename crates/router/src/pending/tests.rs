@@ -9,17 +9,6 @@ use headwater_command::Reply;
 struct Plain;
 
 impl Encode for Plain {
-    fn merged(
-        &mut self,
-        question: Option<&[u8]>,
-        merge: &Merge,
-        parts: &[(Shard, Answer<'_>)],
-        out: &mut Vec<u8>,
-    ) {
-        let merged = answer_of(|typed| merge.write(parts, typed));
-        self.answer(question, Answer::whole(&merged).unwrap(), out);
-    }
-
     fn answer(&mut self, question: Option<&[u8]>, answer: Answer<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(question.unwrap_or_default());
         match answer.integer() {

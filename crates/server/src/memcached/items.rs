@@ -5,7 +5,7 @@ use crate::resp::{Flow, Form, ShardService, Turn};
 use headwater_base::Millis;
 use headwater_command::items::{Count, Counted, Fetch, Remove, Seen, Store, StoreMode, Written};
 use headwater_command::{Deadline, GetExpiry, Reply, SetExpiry};
-use headwater_engine::{Stop, Value, WARM_MAX};
+use headwater_engine::{EngineError, Stop, Value, WARM_MAX};
 use headwater_protocol::memcached::{Encoder, KEY_BYTES_MAX, Request, Words};
 use headwater_router::AnswerWriter;
 use headwater_router::items::write_value;
@@ -462,5 +462,14 @@ impl ShardService {
 const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
 /// What is told of a value that is too long.
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+/// What is told of a failure that memcached has a line of its own for.
+pub(super) fn failure_line(error: &EngineError) -> Option<&'static str> {
+    match error {
+        EngineError::ValueTooLong { .. } => Some(TOO_LARGE),
+        EngineError::OutOfMemory => Some("SERVER_ERROR out of memory"),
+        _ => None,
+    }
+}
+
 /// What counting in something else answers.
 pub(super) const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

@@ -26,7 +26,7 @@ mod typed;
 use crate::resp::parts::Figures;
 use crate::resp::parts::Waits;
 use details::{Details, ItemUse};
-use items::{TOO_LARGE, Undone};
+use items::{Undone, failure_line};
 pub(crate) use question::write_answer;
 pub(crate) use stats::Counts;
 
@@ -478,11 +478,10 @@ impl Figures {
     ) -> Flow {
         self.stats.errors += 1;
         let mut out = encoder(work);
-        match error {
+        match failure_line(error) {
             _ if noreply => {}
-            EngineError::ValueTooLong { .. } => out.line(TOO_LARGE),
-            EngineError::OutOfMemory => out.line("SERVER_ERROR out of memory"),
-            error => out.failed(error.code(), error),
+            Some(line) => out.line(line),
+            None => out.failed(error.code(), error),
         }
         Flow::Next
     }

@@ -10,16 +10,16 @@ use super::items::{
 };
 use super::meta::{write_counted, write_examined, write_found, write_written};
 use super::stats::{statistics_of, write_statistics};
-use headwater_command::items::{Item, ItemCommand, StoreMode};
+use headwater_command::items::{ItemCommand, StoreMode};
 use headwater_engine::Value;
 use headwater_protocol::Held;
 use headwater_protocol::memcached::{Encoder, KEY_BYTES_MAX, Meta, MetaFlags, Request, Words};
-use headwater_router::items::{ItemFields, counted_of, values, written_of};
+use headwater_router::items::{counted_of, item_of, values, written_of};
 use headwater_router::{Answer, Question, Token};
 
 /// What the answer to a request is written by.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Asked<'a> {
+pub(super) enum AnswerWords<'a> {
     /// Values of these keys; `versions`: with their versions.
     Get {
         keys: Words<'a>,
@@ -60,29 +60,29 @@ mod letter {
     pub(super) const META_DEBUG: u8 = b'E';
 }
 
-impl Asked<'_> {
+impl AnswerWords<'_> {
     /// As bytes.
     pub(super) fn write(&self) -> Question {
         let mut out = Vec::new();
         match self {
-            Asked::Get { keys, versions } => {
+            AnswerWords::Get { keys, versions } => {
                 out.push(if *versions { letter::GETS } else { letter::GET });
                 for key in *keys {
                     out.push(b' ');
                     out.extend_from_slice(key);
                 }
             }
-            Asked::Store => out.push(letter::STORE),
-            Asked::Remove => out.push(letter::REMOVE),
-            Asked::Count => out.push(letter::COUNT),
-            Asked::Touch => out.push(letter::TOUCH),
-            Asked::Call { key } => {
+            AnswerWords::Store => out.push(letter::STORE),
+            AnswerWords::Remove => out.push(letter::REMOVE),
+            AnswerWords::Count => out.push(letter::COUNT),
+            AnswerWords::Touch => out.push(letter::TOUCH),
+            AnswerWords::Call { key } => {
                 out.push(letter::CALL);
                 out.extend_from_slice(key);
             }
-            Asked::Register => out.push(letter::REGISTER),
-            Asked::Statistics => out.push(letter::STATISTICS),
-            Asked::Meta(letter, meta) => {
+            AnswerWords::Register => out.push(letter::REGISTER),
+            AnswerWords::Statistics => out.push(letter::STATISTICS),
+            AnswerWords::Meta(letter, meta) => {
                 out.push(*letter);
                 meta.write(&mut out);
             }
@@ -91,21 +91,21 @@ impl Asked<'_> {
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> AnswerWords<'a> {
     fn read(question: &'a [u8]) -> Option<Self> {
         let (&first, rest) = question.split_first()?;
         Some(match first {
             letter::GET | letter::GETS => {
-                Asked::Get { keys: Words::of(rest), versions: first == letter::GETS }
+                AnswerWords::Get { keys: Words::of(rest), versions: first == letter::GETS }
             }
-            letter::STORE => Asked::Store,
-            letter::REMOVE => Asked::Remove,
-            letter::COUNT => Asked::Count,
-            letter::TOUCH => Asked::Touch,
-            letter::CALL => Asked::Call { key: rest },
-            letter::REGISTER => Asked::Register,
-            letter::STATISTICS => Asked::Statistics,
-            _ => Asked::Meta(first, Meta::of(rest)),
+            letter::STORE => AnswerWords::Store,
+            letter::REMOVE => AnswerWords::Remove,
+            letter::COUNT => AnswerWords::Count,
+            letter::TOUCH => AnswerWords::Touch,
+            letter::CALL => AnswerWords::Call { key: rest },
+            letter::REGISTER => AnswerWords::Register,
+            letter::STATISTICS => AnswerWords::Statistics,
+            _ => AnswerWords::Meta(first, Meta::of(rest)),
         })
     }
 }
@@ -113,15 +113,15 @@ impl<'a> Asked<'a> {
 /// A request that other shards may execute: what it means, and what its answer is written by; `None`: no answer is wanted.
 pub(super) struct Crossing<'a> {
     pub(super) command: ItemCommand<'a>,
-    pub(super) asked: Option<Asked<'a>>,
+    pub(super) asked: Option<AnswerWords<'a>>,
 }
 
 impl<'a> Crossing<'a> {
-    fn new(command: ItemCommand<'a>, asked: Asked<'a>) -> Self {
+    fn new(command: ItemCommand<'a>, asked: AnswerWords<'a>) -> Self {
         Self { command, asked: Some(asked) }
     }
 
-    fn unless(noreply: bool, command: ItemCommand<'a>, asked: Asked<'a>) -> Self {
+    fn unless(noreply: bool, command: ItemCommand<'a>, asked: AnswerWords<'a>) -> Self {
         Self { command, asked: (!noreply).then_some(asked) }
     }
 
@@ -131,12 +131,12 @@ impl<'a> Crossing<'a> {
         Some(match *request {
             Request::Get { keys, versions, expiry } => {
                 let command = ItemCommand::Get { keys: keys.collect(), versions, expiry };
-                Self::new(command, Asked::Get { keys, versions })
+                Self::new(command, AnswerWords::Get { keys, versions })
             }
             Request::Store { key, value, flags, expiry, mode, seen, noreply } => {
                 let or_forget = mode == StoreMode::Set && seen.is_none();
                 let store = classic_store((key, value?), flags, expiry, (mode, seen));
-                Self::unless(noreply, ItemCommand::Store { store, or_forget }, Asked::Store)
+                Self::unless(noreply, ItemCommand::Store { store, or_forget }, AnswerWords::Store)
             }
             // What it was to replace is not wanted any more.
             Request::TooLarge { key, replaces: true, .. } => {
@@ -144,54 +144,54 @@ impl<'a> Crossing<'a> {
             }
             Request::Count { key, by, down, noreply } => {
                 let command = ItemCommand::Count(classic_count(key, by, down));
-                Self::unless(noreply, command, Asked::Count)
+                Self::unless(noreply, command, AnswerWords::Count)
             }
             Request::Delete { key, noreply } => {
-                Self::unless(noreply, ItemCommand::Remove(plain_remove(key)), Asked::Remove)
+                Self::unless(noreply, ItemCommand::Remove(plain_remove(key)), AnswerWords::Remove)
             }
             Request::Touch { key, expiry, noreply } => {
-                Self::unless(noreply, ItemCommand::Touch { key, expiry }, Asked::Touch)
+                Self::unless(noreply, ItemCommand::Touch { key, expiry }, AnswerWords::Touch)
             }
             Request::Invoke { key, function, param, update, reply } => {
                 let param = param?;
                 let command = ItemCommand::Call { key, function, param, update, reply };
-                Self::unless(!reply, command, Asked::Call { key })
+                Self::unless(!reply, command, AnswerWords::Call { key })
             }
             Request::Register { name, file, export } => {
-                Self::new(ItemCommand::Register { name, file, export }, Asked::Register)
+                Self::new(ItemCommand::Register { name, file, export }, AnswerWords::Register)
             }
             Request::FlushAll { when, noreply } => {
-                Self::unless(noreply, ItemCommand::Flush { when }, Asked::Statistics)
+                Self::unless(noreply, ItemCommand::Flush { when }, AnswerWords::Statistics)
             }
             Request::Stats { words } => {
-                Self::new(ItemCommand::Statistics(statistics_of(words)?), Asked::Statistics)
+                Self::new(ItemCommand::Statistics(statistics_of(words)?), AnswerWords::Statistics)
             }
             Request::MetaGet(meta) => {
                 let flags = meta.flags().ok().filter(|_| meta.check_opaque().is_ok())?;
                 let fetch = flags.fetch(meta.key(&flags, room));
                 let command = ItemCommand::Fetch { fetch, value: flags.value };
-                Self::new(command, Asked::Meta(letter::META_GET, meta))
+                Self::new(command, AnswerWords::Meta(letter::META_GET, meta))
             }
             Request::MetaSet { meta, value } => {
                 let flags = meta.flags().ok().filter(|_| meta.check_opaque().is_ok())?;
                 let store = flags.store(meta.key(&flags, room), value?).ok()?;
                 let command = ItemCommand::Store { store, or_forget: true };
-                Self::new(command, Asked::Meta(letter::META_SET, meta))
+                Self::new(command, AnswerWords::Meta(letter::META_SET, meta))
             }
             Request::MetaDelete(meta) => {
                 let flags = meta.plain_flags().ok().filter(|_| meta.check_opaque().is_ok())?;
                 let command = ItemCommand::Remove(flags.remove(meta.key(&flags, room)));
-                Self::new(command, Asked::Meta(letter::META_DELETE, meta))
+                Self::new(command, AnswerWords::Meta(letter::META_DELETE, meta))
             }
             Request::MetaCount(meta) => {
                 let flags = meta.plain_flags().ok().filter(|_| meta.check_opaque().is_ok())?;
                 let count = flags.count(meta.key(&flags, room)).ok()?;
-                Self::new(ItemCommand::Count(count), Asked::Meta(letter::META_COUNT, meta))
+                Self::new(ItemCommand::Count(count), AnswerWords::Meta(letter::META_COUNT, meta))
             }
             Request::MetaDebug(meta) => {
                 let flags = meta.key_flag().ok()?;
                 let command = ItemCommand::Examine { key: meta.key(&flags, room) };
-                Self::new(command, Asked::Meta(letter::META_DEBUG, meta))
+                Self::new(command, AnswerWords::Meta(letter::META_DEBUG, meta))
             }
             _ => return None,
         })
@@ -200,7 +200,7 @@ impl<'a> Crossing<'a> {
 
 /// Writes an answer of other shards as the client reads it that has asked so.
 pub(crate) fn write_answer(question: Option<&[u8]>, answer: Answer<'_>, out: &mut Vec<u8>) {
-    let Some(asked) = question.and_then(Asked::read) else { return };
+    let Some(asked) = question.and_then(AnswerWords::read) else { return };
     let mut held = Held::default();
     held.set_whole(true);
     let mut out = Encoder::new(out, &mut held, usize::MAX);
@@ -221,9 +221,9 @@ fn write_error(code: &str, text: &str, out: &mut Encoder<'_>) {
 }
 
 /// `None`: it is no answer to what was asked.
-fn write_outcome(asked: &Asked<'_>, answer: Answer<'_>, out: &mut Encoder<'_>) -> Option<()> {
+fn write_outcome(asked: &AnswerWords<'_>, answer: Answer<'_>, out: &mut Encoder<'_>) -> Option<()> {
     match *asked {
-        Asked::Get { keys, versions } => {
+        AnswerWords::Get { keys, versions } => {
             for (key, found) in keys.zip(values(answer)) {
                 if let Some((value, flags, version)) = found {
                     out.value(key, flags, versions.then_some(version), &Value::of(value));
@@ -231,17 +231,17 @@ fn write_outcome(asked: &Asked<'_>, answer: Answer<'_>, out: &mut Encoder<'_>) -
             }
             out.end();
         }
-        Asked::Store => out.line(written_line(written_of(answer)?)),
-        Asked::Remove => out.line(removed_line(written_of(answer)?)),
-        Asked::Count => write_counted_line(counted_of(answer)?, out),
-        Asked::Touch => {
+        AnswerWords::Store => out.line(written_line(written_of(answer)?)),
+        AnswerWords::Remove => out.line(removed_line(written_of(answer)?)),
+        AnswerWords::Count => write_counted_line(counted_of(answer)?, out),
+        AnswerWords::Touch => {
             let Token::Boolean(there) = answer.token() else { return None };
             out.line(touched_line(there));
         }
-        Asked::Call { key } => write_called(key, answer.text(), out),
-        Asked::Register => out.line(REGISTERED),
-        Asked::Statistics => write_statistics(answer, out),
-        Asked::Meta(letter, ref meta) => {
+        AnswerWords::Call { key } => write_called(key, answer.text(), out),
+        AnswerWords::Register => out.line(REGISTERED),
+        AnswerWords::Statistics => write_statistics(answer, out),
+        AnswerWords::Meta(letter, ref meta) => {
             let flags = match letter {
                 letter::META_DEBUG => meta.key_flag(),
                 _ => meta.flags(),
@@ -264,11 +264,10 @@ fn write_meta(
         }
         letter::META_COUNT => write_counted(meta, flags, counted_of(answer)?, out),
         _ => {
-            let fields = match answer.is_nothing() {
+            let found = match answer.is_nothing() {
                 true => None,
-                false => Some(ItemFields::read(answer)?),
+                false => Some(item_of(answer)?),
             };
-            let found = fields.map(|fields| (item_of(&fields), fields.len));
             let found = found.as_ref().map(|(item, len)| (item, *len));
             if letter == letter::META_DEBUG {
                 let mut room = [0; KEY_BYTES_MAX];
@@ -280,18 +279,4 @@ fn write_meta(
         }
     }
     Some(())
-}
-
-fn item_of<'a>(fields: &ItemFields<'a>) -> Item<'a> {
-    Item {
-        value: Value::of(fields.value.unwrap_or_default()),
-        flags: fields.flags,
-        version: fields.version,
-        left_before: fields.left_before,
-        left: fields.left,
-        lease: fields.lease,
-        stale: fields.stale,
-        read: fields.read,
-        idle_seconds: fields.idle_seconds,
-    }
 }

@@ -4,7 +4,7 @@
 //! `get` of keys of several homes is cut into one for each, and the values come together in the order of the keys.
 
 use super::items::TOO_LARGE;
-use super::question::{Asked, Crossing};
+use super::question::{AnswerWords, Crossing};
 use super::stats::merge_of;
 use super::{answer_unless, writes};
 use crate::resp::{
@@ -31,7 +31,7 @@ enum To<'a> {
 }
 
 /// Why something is not executed now.
-enum Held {
+enum ItemWait {
     /// It waits.
     Waits,
     /// It has waited for too long.
@@ -110,8 +110,8 @@ impl ShardService {
         match to {
             To::At(at) if at == me => {
                 return match self.item_is_held(&command, work)? {
-                    Held::Waits => Some(Flow::Parked),
-                    Held::Late => {
+                    ItemWait::Waits => Some(Flow::Parked),
+                    ItemWait::Late => {
                         let line = format!("SERVER_ERROR {LOCKED_FOR_LONG}");
                         self.figures.memcached_refused(&line, work);
                         Some(Flow::Next)
@@ -177,7 +177,7 @@ impl ShardService {
         &mut self,
         at: Shard,
         command: ItemCommand<'_>,
-        (kind, asked): (Kind, Option<Asked<'_>>),
+        (kind, asked): (Kind, Option<AnswerWords<'_>>),
         work: &mut Turn<'_>,
     ) {
         self.make_room_to_pass(command.bytes());
@@ -201,7 +201,7 @@ impl ShardService {
         &mut self,
         parts: Vec<(Shard, ItemCommand<'_>)>,
         merge: Merge,
-        (kind, asked): (Kind, Option<Asked<'_>>),
+        (kind, asked): (Kind, Option<AnswerWords<'_>>),
         work: &mut Turn<'_>,
     ) {
         let Some(me) = self.others.shards.as_ref().map(|shards| shards.me) else { return };
@@ -259,12 +259,12 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) -> Flow {
         match self.item_is_held(command, work) {
-            Some(Held::Waits) => {
+            Some(ItemWait::Waits) => {
                 // Whatever it waits for, it is executed anew then.
                 work.connection.session.waiting = Some(Box::new(Waiting::Asked(frame.to_vec())));
                 return Flow::Parked;
             }
-            Some(Held::Late) => {
+            Some(ItemWait::Late) => {
                 encoder(work).error("SERVER_ERROR", format_args!("{LOCKED_FOR_LONG}"));
                 return Flow::Next;
             }
@@ -311,7 +311,7 @@ impl ShardService {
 
     /// Lets something wait where several shards are doing something with the partitions of its keys, or where it reads what is
     /// derived, until what is here shows the client's writes elsewhere. `None`: nothing is in its way.
-    fn item_is_held(&mut self, command: &ItemCommand<'_>, work: &mut Turn<'_>) -> Option<Held> {
+    fn item_is_held(&mut self, command: &ItemCommand<'_>, work: &mut Turn<'_>) -> Option<ItemWait> {
         if let Some(held) = self.item_is_locked(command, work) {
             return Some(held);
         }
@@ -321,10 +321,14 @@ impl ShardService {
         let wait = self.await_positions(None, work)?;
         work.connection.session.waiting =
             Some(Box::new(Waiting::Shards(OwnedArgs::default(), wait, None)));
-        Some(Held::Waits)
+        Some(ItemWait::Waits)
     }
 
-    fn item_is_locked(&mut self, command: &ItemCommand<'_>, work: &mut Turn<'_>) -> Option<Held> {
+    fn item_is_locked(
+        &mut self,
+        command: &ItemCommand<'_>,
+        work: &mut Turn<'_>,
+    ) -> Option<ItemWait> {
         let placement = self.node.engine().placement()?;
         let shards = self.others.shards.as_ref()?;
         if shards.locks.is_empty() {
@@ -332,14 +336,14 @@ impl ShardService {
         }
         let id = work.connection.id;
         match self.turn_of(id) {
-            LockTurn::Waits => return Some(Held::Waits),
+            LockTurn::Waits => return Some(ItemWait::Waits),
             LockTurn::Granted => {
                 self.forget_locked(id, work.peers);
                 return None;
             }
             LockTurn::Late => {
                 self.forget_locked(id, work.peers);
-                return Some(Held::Late);
+                return Some(ItemWait::Late);
             }
             LockTurn::None => {}
         }
@@ -352,6 +356,6 @@ impl ShardService {
             // A part of a request comes by message instead, and waits there.
             self.block(id, set);
         }
-        Some(Held::Waits)
+        Some(ItemWait::Waits)
     }
 }

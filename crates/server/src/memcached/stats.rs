@@ -133,7 +133,7 @@ impl Counts {
 
 /// A statistic of one shard.
 enum StatValue {
-    /// It is added up where there are several.
+    /// An amount, which is added up where several shards have one.
     Amount(u64),
     /// It is the same for all, or the first one's is told.
     Same(String),

@@ -1,13 +1,19 @@
 //! What is asked about items, done for the shard of a client: the answer is typed, and in nobody's words.
 
-use super::items::{TOO_LARGE, Undone};
+use super::items::{Undone, failure_line};
 use super::take_back;
 use crate::resp::{ShardService, Turn, encoder};
 use headwater_command::Reply;
 use headwater_command::items::ItemCommand;
-use headwater_engine::{EngineError, Stop, Ticket};
+use headwater_engine::{Stop, Ticket};
 use headwater_router::AnswerWriter;
 use headwater_router::items::{write_counted, write_item, write_written};
+
+/// Refuses something with what a line says: a code word and a text.
+fn refuse(line: &str, work: &mut Turn<'_>) {
+    let (code, text) = line.split_once(' ').unwrap_or((line, ""));
+    encoder(work).error(code, format_args!("{text}"));
+}
 
 impl ShardService {
     /// Does something about items, and answers.
@@ -44,22 +50,12 @@ impl ShardService {
         take_back(work, before);
         match undone {
             Undone::Stopped(Stop::Wait(ticket)) => return Err(ticket),
-            Undone::Refused(line) => {
-                let (code, text) = line.split_once(' ').unwrap_or((&line, ""));
-                encoder(work).error(code, format_args!("{text}"));
-            }
+            Undone::Refused(line) => refuse(&line, work),
             Undone::Stopped(Stop::Failed(error)) => {
                 self.figures.stats.errors += 1;
-                let mut out = encoder(work);
-                let too_large = TOO_LARGE.split_once(' ');
-                match (&error, too_large) {
-                    (EngineError::ValueTooLong { .. }, Some((code, text))) => {
-                        out.error(code, format_args!("{text}"));
-                    }
-                    (EngineError::OutOfMemory, _) => {
-                        out.error("SERVER_ERROR", format_args!("out of memory"));
-                    }
-                    _ => out.error(error.code(), format_args!("{error}")),
+                match failure_line(&error) {
+                    Some(line) => refuse(line, work),
+                    None => encoder(work).error(error.code(), format_args!("{error}")),
                 }
             }
         }

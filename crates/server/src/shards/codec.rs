@@ -1,6 +1,6 @@
 //! Messages between shards as bytes: what goes over a link between processes.
 //!
-//! A frame has one batch, and its number among those of its direction ([`Sequence`](super::Sequence)): all that one shard has written to another in
+//! A frame has one batch, and its number among those of its direction ([`FrameSequence`](super::FrameSequence)): all that one shard has written to another in
 //! a turn of its loop. What is about the process that both
 //! would share (clients that change their thread, rounds in which all stand still, metrics, settings) has no form: between processes it
 //! is not said.

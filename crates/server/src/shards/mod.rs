@@ -35,7 +35,7 @@ pub(crate) use position::{of_text as position_of_text, text_of as text_of_positi
 pub(crate) use position_waits::{Awaiting, POSITIONS_WAIT_MAX, PositionWaits};
 pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
 pub(crate) use recorded::{FoundRecords, Recorded};
-pub(crate) use sequence::{Arrival, Sequence};
+pub(crate) use sequence::{FrameArrival, FrameSequence};
 pub(crate) use transport::{Outbox, Transport};
 
 use crate::connection::ConnectionId;

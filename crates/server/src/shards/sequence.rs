@@ -2,7 +2,7 @@
 
 /// Whether a frame is taken in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Arrival {
+pub(crate) enum FrameArrival {
     /// It is the next one.
     Next,
     /// It has come before: it is dropped.
@@ -13,11 +13,11 @@ pub(crate) enum Arrival {
 
 /// Counts the frames of one direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sequence {
+pub(crate) struct FrameSequence {
     next: u64,
 }
 
-impl Sequence {
+impl FrameSequence {
     /// The number of the next frame that is sent.
     pub(crate) fn stamp(&mut self) -> u64 {
         let number = self.next;
@@ -26,14 +26,14 @@ impl Sequence {
     }
 
     /// A frame of this number has come.
-    pub(crate) fn arrives(&mut self, number: u64) -> Arrival {
+    pub(crate) fn arrives(&mut self, number: u64) -> FrameArrival {
         if number < self.next {
-            Arrival::Again
+            FrameArrival::Again
         } else if number > self.next {
-            Arrival::BehindMissing
+            FrameArrival::BehindMissing
         } else {
             self.next += 1;
-            Arrival::Next
+            FrameArrival::Next
         }
     }
 }
@@ -44,12 +44,12 @@ mod tests {
 
     #[test]
     fn each_frame_is_taken_in_once_and_in_order() {
-        let (mut sent, mut received) = (Sequence::default(), Sequence::default());
+        let (mut sent, mut received) = (FrameSequence::default(), FrameSequence::default());
         let numbers: Vec<u64> = (0..4).map(|_| sent.stamp()).collect();
-        assert_eq!(received.arrives(numbers[0]), Arrival::Next);
-        assert_eq!(received.arrives(numbers[0]), Arrival::Again);
-        assert_eq!(received.arrives(numbers[1]), Arrival::Next);
-        assert_eq!(received.arrives(numbers[3]), Arrival::BehindMissing);
-        assert_eq!(received.arrives(numbers[2]), Arrival::Next);
+        assert_eq!(received.arrives(numbers[0]), FrameArrival::Next);
+        assert_eq!(received.arrives(numbers[0]), FrameArrival::Again);
+        assert_eq!(received.arrives(numbers[1]), FrameArrival::Next);
+        assert_eq!(received.arrives(numbers[3]), FrameArrival::BehindMissing);
+        assert_eq!(received.arrives(numbers[2]), FrameArrival::Next);
     }
 }

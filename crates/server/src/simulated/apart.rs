@@ -5,7 +5,7 @@
 //! give sees what it has written; and when all are connected again, everything that is derived, told or copied is right.
 
 use super::busy::request;
-use super::counting::{AskedAt, COUNTERS, Clients, Counter, DISK_PATIENCE, counter};
+use super::counting::{AskedAt, COUNTERS, Counter, CountingClients, DISK_PATIENCE, counter};
 use super::mirror::{Mirror, Pairs};
 use super::tests::{seeds, shards};
 use super::world::{PATIENCE, World};
@@ -59,7 +59,7 @@ pub(super) fn define_them(world: &mut World) -> Result<(), String> {
 }
 
 /// Whether shards end and begin anew.
-enum Ends<'f> {
+enum Restarts<'f> {
     /// They do not.
     Never,
     /// With what they have kept in this folder.
@@ -82,25 +82,25 @@ struct Ran {
 }
 
 /// Cuts connections, and makes them again, while clients are busy, and has shards end and begin anew where their data is kept in a folder.
-fn run(count: u16, seed: u64, ends: &Ends<'_>) -> Result<Ran, String> {
-    let folder = if let Ends::Kept(folder) = ends { Some(*folder) } else { None };
+fn run(count: u16, seed: u64, ends: &Restarts<'_>) -> Result<Ran, String> {
+    let folder = if let Restarts::Kept(folder) = ends { Some(*folder) } else { None };
     let world = &mut World::apart(count, seed, &|config| {
         if let Some(folder) = folder {
             config.data.data_dir = folder.to_owned();
         }
-        if !matches!(ends, Ends::Never) {
+        if !matches!(ends, Restarts::Never) {
             begin_with_them(config);
         }
     });
     while !world.is_quiet() {
         world.turn();
     }
-    if matches!(ends, Ends::Never) {
+    if matches!(ends, Restarts::Never) {
         define_them(world)?;
     }
     let ranges = [["~count|", "~count}"], ["d|", "d}"], ["e", "f"], ["g|", "g}"]];
     let mut mirrors = ranges.map(|it| Mirror::begin(world, it));
-    let mut clients = Clients::new(world, 2 + seed as usize % 5, seed, folder.is_some());
+    let mut clients = CountingClients::new(world, 2 + seed as usize % 5, seed, folder.is_some());
     // Half of the networks do worse than to break.
     world.faults.are_unnoticed = FRAMES_AS_THEY_COME.get();
     if seed.is_multiple_of(2) {
@@ -119,7 +119,7 @@ fn run(count: u16, seed: u64, ends: &Ends<'_>) -> Result<Ran, String> {
                 world.connect_shards(one, other);
             }
         }
-        if !matches!(ends, Ends::Never) && clients.draws.below(800) == 0 {
+        if !matches!(ends, Restarts::Never) && clients.draws.below(800) == 0 {
             let shard = clients.draws.below(world.shards());
             world.restart(shard);
             if folder.is_none() {
@@ -162,7 +162,7 @@ fn run(count: u16, seed: u64, ends: &Ends<'_>) -> Result<Ran, String> {
         world.turn();
         mirrors.iter_mut().try_for_each(|mirror| mirror.look_at(world))?;
     }
-    let Clients { answers, refused, ended, .. } = clients;
+    let CountingClients { answers, refused, ended, .. } = clients;
     Ok(Ran { answers, refused, ended, dropped: faults.dropped, cut: faults.refused })
 }
 
@@ -223,7 +223,7 @@ fn whatever_connection_is_cut_everybody_is_answered_and_nothing_is_wrong() {
         for seed in seeds(20) {
             let name =
                 format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
-            let done = run(count, seed, &Ends::Never);
+            let done = run(count, seed, &Restarts::Never);
             let done = done.unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
             (all.answers, all.refused) = (all.answers + done.answers, all.refused + done.refused);
             (all.dropped, all.cut) = (all.dropped + done.dropped, all.cut + done.cut);
@@ -246,7 +246,7 @@ fn a_shard_that_ends_alone_has_all_that_was_acknowledged_when_it_is_back() {
             let name =
                 format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
             let folder = tempfile::tempdir().unwrap();
-            let done = run(count, seed, &Ends::Kept(folder.path().to_str().unwrap()));
+            let done = run(count, seed, &Restarts::Kept(folder.path().to_str().unwrap()));
             ended += done.unwrap_or_else(|wrong| panic!("{name}: {wrong}")).ended;
         }
     }
@@ -261,7 +261,7 @@ fn a_shard_that_ends_alone_and_has_kept_nothing_begins_anew_and_so_does_what_is_
         for seed in seeds(5) {
             let name =
                 format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
-            let done = run(count, seed, &Ends::Lost);
+            let done = run(count, seed, &Restarts::Lost);
             ended += done.unwrap_or_else(|wrong| panic!("{name}: {wrong}")).ended;
         }
     }
@@ -275,7 +275,7 @@ fn a_shard_that_ends_alone_and_has_kept_nothing_begins_anew_and_so_does_what_is_
 fn frames_that_are_taken_in_as_they_come_are_noticed() {
     let found = seeds(4).into_iter().filter(|seed| {
         FRAMES_AS_THEY_COME.set(true);
-        let done = run(3, *seed & !1, &Ends::Never);
+        let done = run(3, *seed & !1, &Restarts::Never);
         FRAMES_AS_THEY_COME.set(false);
         done.is_err()
     });
@@ -327,7 +327,7 @@ fn a_watch_that_a_shard_could_not_begin_anew_is_begun_when_it_can() {
         }
         define_them(world).unwrap();
         let ranges = [["~count|", "~count}"], ["d|", "d}"], ["e", "f"], ["g|", "g}"]];
-        // Clients of all shards.
+        // CountingClients of all shards.
         let mut all: Vec<[Mirror; 4]> =
             (0..6).map(|_| ranges.map(|it| Mirror::begin(world, it))).collect();
         let mirrors = all.as_flattened_mut();

@@ -1,4 +1,4 @@
-//! Clients that count, in shards that are in processes of their own, and what each of them and all together know of the counters.
+//! CountingClients that count, in shards that are in processes of their own, and what each of them and all together know of the counters.
 //!
 //! A single counter is linearizable: whoever asks is told no less than anybody has been told before. What a shard has lost begins anew.
 
@@ -53,7 +53,7 @@ impl AskedAt {
 }
 
 /// A client, and what it knows of each counter: no less than what it was told.
-pub(super) struct Client {
+pub(super) struct CountingClient {
     pipe: Pipe,
     bytes: Vec<u8>,
     pub(super) asked: Option<(Asked, usize, AskedAt)>,
@@ -75,8 +75,8 @@ pub(super) struct Counter {
     pub(super) unknown: i64,
 }
 
-pub(super) struct Clients {
-    pub(super) all: Vec<Client>,
+pub(super) struct CountingClients {
+    pub(super) all: Vec<CountingClient>,
     pub(super) counters: [Counter; COUNTERS],
     /// What each counter had come to at least, as far as anybody was told: whoever asks then is told no less.
     floors: [i64; COUNTERS],
@@ -104,9 +104,9 @@ fn is_executed(frame: &Frame) -> Option<bool> {
     Some(text.contains("nobody knows"))
 }
 
-impl Clients {
+impl CountingClients {
     pub(super) fn new(world: &mut World, count: usize, seed: u64, has_disk: bool) -> Self {
-        let mut client = |_| Client {
+        let mut client = |_| CountingClient {
             pipe: world.connect().0,
             bytes: Vec::new(),
             asked: None,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// One in so many frames meets with something; 0: none does.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct NetworkFaults {
     /// Bytes of it change.
     pub(super) damaged: usize,
     /// It comes twice, at once or behind others.
@@ -24,7 +24,7 @@ pub(super) struct Faults {
     pub(super) refused: u64,
 }
 
-impl Faults {
+impl NetworkFaults {
     /// Has frames that are sent together, in order, meet with it.
     pub(super) fn suffer(&mut self, frames: &mut VecDeque<Vec<u8>>, draws: &mut Draws) {
         let mut is = |one_in: usize, draws: &mut Draws| {

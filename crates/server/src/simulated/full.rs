@@ -1,8 +1,8 @@
 //! Shards that lack memory while clients are busy: what is refused for that is done nowhere, and what joins give is computed anew when there is
 //! room.
 
-use super::busy::{Busy, COUNT, PAIR, PLACES, beginning};
-use super::tests::{read_all, seeds, shards, shown, told};
+use super::busy::{Busy, COUNT, beginning};
+use super::tests::{is_whole, number_at, read_all, seeds, shards, shown, told};
 use super::world::World;
 use headwater_config::Size;
 use headwater_model::server::{ACCOUNTS, EACH, account};
@@ -42,16 +42,7 @@ fn run(count: u16, seed: u64) -> Result<(u64, u64), String> {
     (0..world.shards()).for_each(|at| world.fill_memory(at, false));
     busy.end(world)?;
     let all = read_all(world)?;
-    let number = |key: &str| -> Option<i64> {
-        String::from_utf8_lossy(all.get(key.as_bytes())?).parse().ok()
-    };
-    let total: Option<i64> = (0..ACCOUNTS).map(|at| number(&account(at))).sum();
-    let places = PLACES.iter().filter(|place| number(place).is_some()).count();
-    let is_whole = total == Some(ACCOUNTS as i64 * EACH)
-        && number(PAIR[0]) == number(PAIR[1])
-        && places == 1
-        && number(COUNT) >= Some(busy.counted());
-    if !is_whole {
+    if !is_whole(&all) || number_at(&all, COUNT) < Some(busy.counted()) {
         return Err(format!("there is {}", shown(&all)));
     }
     let sum = told(world, &["GET", "e"]);

@@ -224,24 +224,16 @@ fn crashes(shards: u16, seed: u64) -> Result<(), String> {
             }
         }
         let all = read_all(world)?;
-        let number = |key: &str| -> Option<i64> {
-            String::from_utf8_lossy(all.get(key.as_bytes())?).parse().ok()
-        };
-        let total: Option<i64> = (0..ACCOUNTS).map(|at| number(&account(at))).sum();
-        let places = PLACES.iter().filter(|place| number(place).is_some()).count();
-        let is_whole = total == Some(ACCOUNTS as i64 * EACH)
-            && number(PAIR[0]) == number(PAIR[1])
-            && places == 1;
-        if !is_whole {
+        if !is_whole(&all) {
             return Err(format!("after crash {round}: {}", shown(&all)));
         }
-        if number(COUNT) < Some(acknowledged) {
+        if number_at(&all, COUNT) < Some(acknowledged) {
             let shown = shown(&all);
             return Err(format!("after crash {round}: {acknowledged} were acknowledged: {shown}"));
         }
         let mut busy = Busy::new(4, seed, false);
         busy.moves_among = if seed.is_multiple_of(2) { shards } else { 0 };
-        busy.count_on_from(number(COUNT).unwrap_or(0));
+        busy.count_on_from(number_at(&all, COUNT).unwrap_or(0));
         busy.begin(world);
         for _ in 0..200 + world.draws.below(600) {
             if world.draws.below(3) == 0 {
@@ -253,6 +245,20 @@ fn crashes(shards: u16, seed: u64) -> Result<(), String> {
         acknowledged = busy.counted();
     }
     Ok(())
+}
+
+/// The number that a key holds.
+pub(super) fn number_at(all: &Pairs, key: &str) -> Option<i64> {
+    String::from_utf8_lossy(all.get(key.as_bytes())?).parse().ok()
+}
+
+/// Whether no step of the clients that are busy is there by half.
+pub(super) fn is_whole(all: &Pairs) -> bool {
+    let total: Option<i64> = (0..ACCOUNTS).map(|at| number_at(all, &account(at))).sum();
+    let places = PLACES.iter().filter(|place| number_at(all, place).is_some()).count();
+    total == Some(ACCOUNTS as i64 * EACH)
+        && number_at(all, PAIR[0]) == number_at(all, PAIR[1])
+        && places == 1
 }
 
 /// All keys of the clients that are busy.

@@ -1,13 +1,15 @@
 //! The shards, their time, and what is on its way.
 
 use super::busy::Busy;
-use super::faults::Faults;
+use super::faults::NetworkFaults;
 use super::pipe::{Pipe, ServerEnd};
 use crate::connection::ConnectionId;
 use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::Time;
-use crate::shards::{Arrival, MessageBatch, Sender, Sequence, ShardMessage, Shards, Transport};
+use crate::shards::{
+    FrameArrival, FrameSequence, MessageBatch, Sender, ShardMessage, Shards, Transport,
+};
 use headwater_base::{Millis, Shard};
 use headwater_config::{Config, ShardCount};
 use headwater_model::server::place::{Place, Stream};
@@ -79,9 +81,9 @@ pub(super) struct World {
     /// The life that each shard is in.
     lives: Vec<u64>,
     /// Between the same, of one connection: the numbers of what was sent, and of what has come.
-    lines: BTreeMap<(usize, usize), (u64, Sequence, Sequence)>,
+    lines: BTreeMap<(usize, usize), (u64, FrameSequence, FrameSequence)>,
     /// What the network does to frames.
-    pub(super) faults: Faults,
+    pub(super) faults: NetworkFaults,
     /// Shards, and who has refused what they have said: they are cut off from one another when the turn is over.
     refused: Vec<(usize, usize)>,
 }
@@ -168,7 +170,7 @@ impl World {
             epoch: 1,
             lives: vec![1; usize::from(shards)],
             lines: BTreeMap::new(),
-            faults: Faults::default(),
+            faults: NetworkFaults::default(),
             refused: Vec::new(),
         };
         while !world.reactors.iter().all(Reactor::is_open) {
@@ -240,7 +242,7 @@ impl World {
             let Some(&(count, is)) = self.links.get(&(from, at)) else { continue };
             let lines = self.lines.entry((from, at)).or_default();
             if lines.0 != count {
-                *lines = (count, Sequence::default(), Sequence::default());
+                *lines = (count, FrameSequence::default(), FrameSequence::default());
             }
             let mut frames = VecDeque::new();
             for batch in written.into_iter().filter(|batch| is && batch.connection == count) {
@@ -255,16 +257,16 @@ impl World {
                 let lines = self.lines.entry((from, at)).or_default();
                 let is_blind = self.faults.are_unnoticed;
                 let mut arrival = |number| match lines.2.arrives(number) {
-                    _ if is_blind => Arrival::Next,
+                    _ if is_blind => FrameArrival::Next,
                     arrival => arrival,
                 };
                 match read.map(|(number, batch)| (arrival(number), batch)) {
-                    Ok((Arrival::Next, batch)) => {
+                    Ok((FrameArrival::Next, batch)) => {
                         let batch = MessageBatch { connection: count, ..batch };
                         self.transports[at].bring(to, batch);
                     }
-                    Ok((Arrival::Again, _)) => self.faults.dropped += 1,
-                    Ok((Arrival::BehindMissing, _)) | Err(_) => {
+                    Ok((FrameArrival::Again, _)) => self.faults.dropped += 1,
+                    Ok((FrameArrival::BehindMissing, _)) | Err(_) => {
                         self.faults.refused += 1;
                         self.refused.push((from, at));
                         break;

@@ -99,14 +99,13 @@ impl ShardService {
                 Err(stop) => return self.waits.step_done(Err(stop), frame, work),
             }
         }
-        let Budget { bytes, denies_oom, stores } = budget;
-        let bytes = usize::try_from(*bytes).unwrap_or(usize::MAX);
-        let (denies, stores) = (*denies_oom, *stores);
-        let queue = Queue { bytes, denies_oom: denies, stores, ..Queue::default() };
+        let Budget { bytes, denies_oom, stores } = *budget;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let queue = Queue { bytes, denies_oom, stores, ..Queue::default() };
         if !self.has_room_for_part(&queue, work) {
             return Flow::Next;
         }
-        if *denies_oom && let Some(shards) = &mut self.others.shards {
+        if denies_oom && let Some(shards) = &mut self.others.shards {
             // Others of this shard leave it free until the part is executed, which could be refused by half otherwise.
             let before = shards.reserved.insert(transaction, queue.bytes).unwrap_or(0);
             shards.reserved_bytes = (shards.reserved_bytes - before).saturating_add(queue.bytes);

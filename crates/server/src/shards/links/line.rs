@@ -4,7 +4,7 @@
 
 use super::Shared;
 use super::secured::LinkStream;
-use crate::shards::{Arrival, MessageBatch, Sender, Sequence};
+use crate::shards::{FrameArrival, FrameSequence, MessageBatch, Sender};
 use headwater_base::Shard;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
@@ -42,7 +42,7 @@ async fn write(
     mut stream: WriteHalf<LinkStream>,
 ) -> String {
     let news = shared.transport.news_for(other);
-    let (mut frames, mut sequence) = (Vec::new(), Sequence::default());
+    let (mut frames, mut sequence) = (Vec::new(), FrameSequence::default());
     loop {
         frames.clear();
         for batch in shared.transport.take_for(other) {
@@ -86,7 +86,7 @@ fn frame(number: u64, batch: &MessageBatch, frames: &mut Vec<u8>) {
 
 async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>) -> String {
     let me = shared.settings.me;
-    let mut sequence = Sequence::default();
+    let mut sequence = FrameSequence::default();
     loop {
         let len = match timeout(SILENCE, stream.read_u32_le()).await {
             Ok(Ok(len)) => len as usize,
@@ -119,12 +119,12 @@ async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>)
             }
         };
         match sequence.arrives(number) {
-            Arrival::Next => {}
-            Arrival::Again => {
+            FrameArrival::Next => {}
+            FrameArrival::Again => {
                 shared.transport.count_refused();
                 continue;
             }
-            Arrival::BehindMissing => {
+            FrameArrival::BehindMissing => {
                 shared.transport.count_refused();
                 return format!("a message before the one of number {number} is missing");
             }
