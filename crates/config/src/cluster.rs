@@ -1,6 +1,6 @@
 //! The cluster that this server is a node of.
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, NodeShards};
 use serde::{Deserialize, Serialize};
 
 /// Where a node listens for the owners of other shards: so much above its clients' port, as Redis Cluster's bus does.
@@ -35,8 +35,10 @@ pub struct Cluster {
     pub cluster_node: String,
     /// Where the other nodes reach this one's port: `host:port`.
     pub cluster_advertise: String,
-    /// The shard that this node stands by for, or owns.
-    pub cluster_shard: u16,
+    /// The shards that this node stands by for, or owns.
+    pub cluster_shard: NodeShards,
+    /// Whether nodes that are for several shards come to own equally many.
+    pub cluster_balance: bool,
     /// The monitoring addresses of all NATS servers.
     pub cluster_monitoring: Vec<String>,
     /// How many NATS servers keep each log.
@@ -66,7 +68,8 @@ impl Default for Cluster {
             cluster_name: String::from("headwater"),
             cluster_node: String::new(),
             cluster_advertise: String::new(),
-            cluster_shard: 0,
+            cluster_shard: NodeShards::All,
+            cluster_balance: true,
             cluster_monitoring: Vec::new(),
             cluster_replicas: 3,
             cluster_snapshot_bytes: 256 << 20,
@@ -82,6 +85,15 @@ impl Default for Cluster {
 }
 
 impl Cluster {
+    /// The shard that this process is for; the first one, where the node has a process for each.
+    #[must_use]
+    pub fn shard(&self) -> u16 {
+        match self.cluster_shard {
+            NodeShards::All => 0,
+            NodeShards::One(shard) => shard,
+        }
+    }
+
     /// What reaching the NATS servers needs.
     pub fn check_servers(&self) -> Result<(), ConfigError> {
         let refuse = |text: &str| Err(ConfigError(String::from(text)));
@@ -118,7 +130,7 @@ impl Config {
     #[must_use]
     pub fn shard_apart(&self) -> Option<u16> {
         let is_apart = self.is_clustered() && self.listen.shards.number() > 1;
-        is_apart.then_some(self.cluster.cluster_shard)
+        is_apart.then_some(self.cluster.shard())
     }
 
     /// What a node of a cluster needs.
@@ -146,10 +158,10 @@ impl Config {
         }
         cluster.check_servers()?;
         let shards = self.listen.shards.number();
-        if cluster.cluster_shard >= shards {
-            let (shard, most) = (cluster.cluster_shard, shards - 1);
+        if cluster.shard() >= shards {
+            let (shard, most) = (cluster.shard(), shards - 1);
             return Err(ConfigError(format!(
-                "cluster-shard (--cluster-shard) is {shard}, and the cluster has {shards} shards (--shards; allowed: 0 to {most})"
+                "cluster-shard (--cluster-shard) is {shard}, and the cluster has {shards} shards (--shards; allowed: 0 to {most}, or all)"
             )));
         }
         if self.listen.port.number().is_none_or(|port| port == 0) {

@@ -14,6 +14,9 @@ pub struct Logging {
     pub log_file: String,
     /// Lines of one kind within a minute; what comes beyond them is counted.
     pub log_repeats_max: u64,
+    /// The process that each line names, where several write to one place; empty: none. No setting.
+    #[serde(skip)]
+    pub process: String,
 }
 
 impl Default for Logging {
@@ -23,6 +26,7 @@ impl Default for Logging {
             log_format: String::from("text"),
             log_file: String::new(),
             log_repeats_max: 20,
+            process: String::new(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Ports of protocols that need not be spoken.
 
+use crate::number_or_word;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -48,24 +49,12 @@ impl fmt::Display for OptionalPort {
 
 impl Serialize for OptionalPort {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Off => serializer.serialize_str("off"),
-            Self::On(port) => serializer.serialize_u16(*port),
-        }
+        number_or_word::serialize(self.number(), self, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for OptionalPort {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Port(u16),
-            Word(String),
-        }
-        match Either::deserialize(deserializer)? {
-            Either::Port(port) => Ok(Self::On(port)),
-            Either::Word(word) => word.parse().map_err(serde::de::Error::custom),
-        }
+        number_or_word::deserialize(deserializer)
     }
 }

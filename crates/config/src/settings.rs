@@ -230,6 +230,12 @@ pub const SETTINGS: &[Setting] = &[
     setting!(fixed "cluster-advertise" &[], cluster.cluster_advertise),
     setting!(fixed "cluster-shard" &[], cluster.cluster_shard),
     Setting {
+        name: "cluster-balance",
+        aliases: &[],
+        get: |config| yes_or_no(config.cluster.cluster_balance),
+        set: None,
+    },
+    Setting {
         name: "cluster-monitoring",
         aliases: &[],
         get: |config| config.cluster.cluster_monitoring.join(" "),

@@ -1,6 +1,7 @@
-//! The number of shards: given, or left to the server.
+//! The number of shards, given or left to the server, and which of them a node is for.
 
 use super::check::SHARDS_MAX;
+use crate::number_or_word;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -49,25 +50,64 @@ impl fmt::Display for ShardCount {
 
 impl Serialize for ShardCount {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Number(number) => serializer.serialize_u16(*number),
-        }
+        let number = match self {
+            Self::Auto => None,
+            Self::Number(number) => Some(*number),
+        };
+        number_or_word::serialize(number, self, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for ShardCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Number(u16),
-            Word(String),
+        number_or_word::deserialize(deserializer)
+    }
+}
+
+/// The shards of its cluster that a node is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NodeShards {
+    /// All of them: the node has a process for each.
+    #[default]
+    All,
+    /// This one.
+    One(u16),
+}
+
+impl FromStr for NodeShards {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
         }
-        match Either::deserialize(deserializer)? {
-            Either::Number(number) => Ok(Self::Number(number)),
-            Either::Word(word) => word.parse().map_err(serde::de::Error::custom),
+        let wrong = || format!("'{text}' (allowed: 0 to {}, or all)", SHARDS_MAX - 1);
+        text.parse().map(Self::One).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for NodeShards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::One(shard) => write!(f, "{shard}"),
         }
+    }
+}
+
+impl Serialize for NodeShards {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let number = match self {
+            Self::All => None,
+            Self::One(shard) => Some(*shard),
+        };
+        number_or_word::serialize(number, self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeShards {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        number_or_word::deserialize(deserializer)
     }
 }
 
@@ -90,5 +130,18 @@ mod tests {
         assert_eq!(of("shards = \"auto\"").unwrap(), ShardCount::Auto);
         assert_eq!(of("").unwrap(), ShardCount::Auto);
         assert!(of("shards = \"many\"").unwrap_err().to_string().contains("or auto"));
+    }
+
+    #[test]
+    fn a_node_is_for_one_shard_or_for_all() {
+        let of = |line: &str| Config::parse(line).map(|config| config.cluster.cluster_shard);
+        assert_eq!(of("[cluster]\ncluster-shard = 2"), Ok(NodeShards::One(2)));
+        assert_eq!(of("[cluster]\ncluster-shard = \"all\""), Ok(NodeShards::All));
+        assert_eq!(of(""), Ok(NodeShards::All));
+        let error = of("[cluster]\ncluster-shard = \"some\"").unwrap_err().to_string();
+        assert!(error.contains("allowed: 0 to 255, or all"), "{error}");
+        for shards in [NodeShards::All, NodeShards::One(7)] {
+            assert_eq!(shards.to_string().parse(), Ok(shards));
+        }
     }
 }

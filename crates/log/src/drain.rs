@@ -15,6 +15,7 @@
 //!   node that reads the key late, or never, owns the shard as any other does.
 
 use crate::fields::{BadValue, ValueKind, take, text, write_text};
+use crate::owner::node_of;
 use crate::ownership::LeaseTimes;
 use crate::seam::{BucketAnswer, BucketRequest, Monotonic, Revision};
 use alloc::collections::BTreeSet;
@@ -34,10 +35,10 @@ impl DrainedNodes {
     /// The key of the bucket that names them.
     pub const KEY: &'static str = "drained";
 
-    /// Whether this node is drained.
+    /// Whether this node is drained, or the node that this process is of.
     #[must_use]
     pub fn contains(&self, node: &str) -> bool {
-        self.names.contains(node)
+        self.names.contains(node) || self.names.contains(node_of(node))
     }
 
     /// Drains a node, or ends that; whether that changes anything.
@@ -51,7 +52,7 @@ impl DrainedNodes {
     /// Who of these nodes, which are heard, could own the shards if this node was drained as well.
     #[must_use]
     pub fn others<'a>(&self, node: &str, heard: &'a [String]) -> Vec<&'a str> {
-        let could = |other: &&String| **other != node && !self.contains(other);
+        let could = |other: &&String| node_of(other) != node && !self.contains(other);
         heard.iter().filter(could).map(String::as_str).collect()
     }
 
@@ -84,23 +85,13 @@ impl DrainedNodes {
     }
 }
 
-/// What a node knows of whether it is drained.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum DrainState {
-    /// It has not read the key yet.
-    Unknown,
-    /// It may own.
-    Free,
-    /// It must not own.
-    Drained,
-}
-
 /// One node's looking at whether it is drained.
 #[derive(Debug)]
 pub struct DrainLook {
     node: String,
     times: LeaseTimes,
-    state: DrainState,
+    /// Who is drained; `None`: it has not read the key yet.
+    known: Option<DrainedNodes>,
     tag: u64,
     /// The request under way, and when it was sent.
     pending: Option<(u64, Monotonic)>,
@@ -112,20 +103,25 @@ impl DrainLook {
     /// That of the node with this name; its requests' tags begin with `tag`.
     #[must_use]
     pub fn new(node: &str, times: LeaseTimes, tag: u64) -> Self {
-        let state = DrainState::Unknown;
-        Self { node: node.into(), times, state, tag, pending: None, due: Monotonic(0) }
+        Self { node: node.into(), times, known: None, tag, pending: None, due: Monotonic(0) }
     }
 
     /// D1 and D2: whether this node may take a lease, or go on to own what it has.
     #[must_use]
     pub fn may_own(&self) -> bool {
-        self.state == DrainState::Free
+        self.known.as_ref().is_some_and(|drained| !drained.contains(&self.node))
     }
 
     /// Whether it has read that this node is drained.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.state == DrainState::Drained
+        self.known.as_ref().is_some_and(|drained| drained.contains(&self.node))
+    }
+
+    /// Who is drained, as far as it has read.
+    #[must_use]
+    pub fn drained(&self) -> Option<&DrainedNodes> {
+        self.known.as_ref()
     }
 
     /// What is to be sent now.
@@ -153,8 +149,7 @@ impl DrainLook {
         }
         match answer {
             BucketAnswer::Get { entry: Some((revision, value)), .. } => {
-                let drained = DrainedNodes::decode(*revision, value)?.contains(&self.node);
-                self.state = if drained { DrainState::Drained } else { DrainState::Free };
+                self.known = Some(DrainedNodes::decode(*revision, value)?);
             }
             BucketAnswer::Get { entry: None, .. } | BucketAnswer::Put { .. } => {
                 self.due = Monotonic(now.0 + self.times.poll_millis);

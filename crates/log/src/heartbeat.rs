@@ -3,6 +3,7 @@
 use crate::fields::BadValue;
 use crate::owner::Owner;
 use crate::ownership::LeaseTimes;
+use crate::record::Epoch;
 use crate::seam::{BucketAnswer, BucketRequest, Monotonic, PutOutcome, Revision};
 use alloc::format;
 use alloc::string::String;
@@ -97,6 +98,11 @@ impl Heartbeat {
     #[must_use]
     pub fn writable_since(&self) -> Option<Monotonic> {
         self.writable_since
+    }
+
+    /// Tells from now on that this is the greatest epoch in the log, as far as this node has followed it.
+    pub fn has_seen(&mut self, epoch: Epoch) {
+        self.owner.epoch = epoch;
     }
 
     /// What is to be sent now.

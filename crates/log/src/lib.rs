@@ -26,6 +26,7 @@
 //! - W3. Epochs only grow: one more than the greatest of the log's and the last owner's; and one epoch is written by one claimant, as the bucket says.
 //! - D1, D2. A node that is drained takes no lease, nor does one that does not know yet; an owner that is drained completes what is under way and gives
 //!   its lease up ([`DrainLook`]).
+//! - S1, S2. A free shard is for the node that owns the least, and one that owns two more than another gives one up ([`Placement`]).
 //!
 //! # Cost
 //! 60 bytes and one hash over the bytes for each message. Nothing is read back of what an owner appends itself.
@@ -40,6 +41,7 @@ mod heartbeat;
 mod order;
 mod owner;
 mod ownership;
+mod placement;
 mod reader;
 mod record;
 mod replica;
@@ -51,8 +53,11 @@ pub use drain::{DrainLook, DrainedNodes};
 pub use fields::BadValue;
 pub use heartbeat::{Heartbeat, HeartbeatError};
 pub use order::SnapshotOrder;
-pub use owner::Owner;
+pub use owner::{Owner, node_of};
 pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
+pub use placement::{
+    ClusterSeen, DEFER_MILLIS, Placement, PlacementWish, SETTLE_MILLIS, ShardHolder,
+};
 pub use reader::{LogEntry, LogPosition, LogReader, StopReason};
 pub use record::{BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RecordHeader, RecordKind};
 pub use replica::{Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop};

@@ -14,10 +14,16 @@ use alloc::vec::Vec;
 const OWNER: ValueKind =
     ValueKind { magic: *b"HWOW", seed: 0x6c6f_6720_6f77_6e31, has_state: true };
 
+/// The node that a process is of: nodes that are for several shards have a process for each, `NODE/SHARD`.
+#[must_use]
+pub fn node_of(process: &str) -> &str {
+    process.split_once('/').map_or(process, |(node, _)| node)
+}
+
 /// Who owns a shard, or has owned it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// The name of the node.
+    /// The name of the node, or of its process for the shard ([`node_of`]).
     pub node: String,
     /// Where other nodes and clients reach it.
     pub address: String,
@@ -25,7 +31,7 @@ pub struct Owner {
     pub shard: u16,
     /// A number that each start of a process draws: a node that has restarted is not who it was.
     pub incarnation: u64,
-    /// Its epoch.
+    /// The epoch in which it owns the shard; of a node that tells that it lives, the greatest that it has seen in the log.
     pub epoch: Epoch,
     /// It has given the shard up: the next owner need not wait.
     pub released: bool,

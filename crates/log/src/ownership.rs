@@ -45,6 +45,8 @@ impl Default for LeaseTimes {
 pub struct Contest {
     /// Whether this node wants it.
     pub wants: bool,
+    /// How much longer it waits before it takes it, because another one should ([`Placement`](crate::Placement)).
+    pub defer_millis: u64,
     /// [`Heartbeat::writable_since`](crate::Heartbeat::writable_since).
     pub writable_since: Option<Monotonic>,
     /// The greatest epoch that was seen in the log.
@@ -363,8 +365,11 @@ impl Ownership {
         now: Monotonic,
     ) -> Option<BucketRequest> {
         let writable = contest.writable_since.filter(|_| contest.wants)?;
-        let quiet = sent.since(seen.since.max(writable));
-        if quiet < self.times.claim_millis && !seen.released {
+        let (quiet_since, least) = match seen.released {
+            true => (seen.since, 0),
+            false => (seen.since.max(writable), self.times.claim_millis),
+        };
+        if sent.since(quiet_since) < least + contest.defer_millis {
             return None;
         }
         let epoch = Epoch(seen.epoch.max(contest.log_epoch).0 + 1);

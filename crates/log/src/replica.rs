@@ -45,6 +45,8 @@ pub enum ReplicaInput {
     Tick {
         /// Whether this node may own the shard: [`DrainLook::may_own`](crate::DrainLook::may_own).
         wants: bool,
+        /// [`Contest::defer_millis`].
+        defer_millis: u64,
         /// [`Heartbeat::writable_since`](crate::Heartbeat::writable_since).
         writable_since: Option<Monotonic>,
     },
@@ -154,7 +156,8 @@ impl Replica {
     pub fn new(config: ReplicaConfig, from: LogPosition, tag: u64) -> Self {
         let (node, key) = (config.node.clone(), config.key.clone());
         let ownership = Ownership::new(node, key, config.times, tag);
-        let contest = Contest { wants: false, writable_since: None, log_epoch: Epoch(0) };
+        let contest =
+            Contest { wants: false, defer_millis: 0, writable_since: None, log_epoch: Epoch(0) };
         Self {
             log: LogId::of(&config.stream),
             ownership,
@@ -187,6 +190,12 @@ impl Replica {
     #[must_use]
     pub fn answers_until(&self) -> Option<Monotonic> {
         self.serves().and_then(|_| self.ownership.answers_until())
+    }
+
+    /// The greatest epoch that it has seen in the log.
+    #[must_use]
+    pub fn log_epoch(&self) -> Epoch {
+        self.serves().unwrap_or(Epoch(0)).max(self.reader.epoch())
     }
 
     /// Whether the bucket says that the shard is this node's, as far as it knows; a lease that was released is no more.
@@ -262,8 +271,8 @@ impl Replica {
         }
         self.contest.log_epoch = self.reader.epoch();
         match input {
-            ReplicaInput::Tick { wants, writable_since } => {
-                self.contest = Contest { wants, writable_since, ..self.contest };
+            ReplicaInput::Tick { wants, defer_millis, writable_since } => {
+                self.contest = Contest { wants, defer_millis, writable_since, ..self.contest };
                 if !wants {
                     self.leave(now, effects);
                 }

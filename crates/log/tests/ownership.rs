@@ -22,7 +22,7 @@ fn node(name: &str, epoch: u64) -> Owner {
 
 fn contest(writable: Option<u64>, log_epoch: u64) -> Contest {
     let writable_since = writable.map(Monotonic);
-    Contest { wants: true, writable_since, log_epoch: Epoch(log_epoch) }
+    Contest { wants: true, defer_millis: 0, writable_since, log_epoch: Epoch(log_epoch) }
 }
 
 /// One node's part, and the requests that it has sent.
@@ -81,6 +81,24 @@ fn a_lease_that_was_given_up_is_taken_at_once_and_above_the_logs_epoch() {
     let owner = Owner { released: true, ..node("a", 4) };
     let mut claimant = Claimant::new();
     assert_eq!(claimant.sees(0, &contest(Some(0), 9), 7, &owner), Some(10));
+}
+
+#[test]
+fn a_node_that_should_not_take_the_lease_waits_longer() {
+    let defers = Contest { defer_millis: 1000, ..contest(Some(0), 9) };
+    let (owner, released) = (node("a", 4), Owner { released: true, ..node("a", 4) });
+    let mut claimant = Claimant::new();
+    assert_eq!(claimant.sees(1000, &defers, 7, &owner), None);
+    assert_eq!(claimant.sees(4999, &defers, 7, &owner), None);
+    // It is the first one now.
+    assert_eq!(claimant.sees(5199, &contest(Some(0), 9), 7, &owner), Some(10));
+    let mut claimant = Claimant::new();
+    assert_eq!(claimant.sees(1000, &defers, 7, &owner), None);
+    assert_eq!(claimant.sees(5000, &defers, 7, &owner), Some(10));
+    let mut claimant = Claimant::new();
+    assert_eq!(claimant.sees(1000, &defers, 7, &released), None);
+    assert_eq!(claimant.sees(1999, &defers, 7, &released), None);
+    assert_eq!(claimant.sees(2200, &defers, 7, &released), Some(10));
 }
 
 /// An owner that has taken the lease at 5000 and was told so at 5100.
@@ -189,7 +207,11 @@ impl Told {
     fn claims(&mut self, messages: &[(Sequence, Vec<u8>)], last: u64) -> LogRequest {
         for _ in 0..100 {
             self.now += 100;
-            let tick = ReplicaInput::Tick { wants: true, writable_since: Some(Monotonic(0)) };
+            let tick = ReplicaInput::Tick {
+                wants: true,
+                defer_millis: 0,
+                writable_since: Some(Monotonic(0)),
+            };
             self.replica.handle(tick, Monotonic(self.now), &mut self.effects);
             while !self.effects.is_empty() {
                 let input = match self.effects.remove(0) {
@@ -307,7 +329,8 @@ fn whoever_is_left_to_own_is_heard_and_not_drained() {
 fn a_claimant_that_is_drained_gives_its_lease_up_and_an_owner_is_asked_to_leave_once() {
     let mut told = Told::new(LogPosition::default());
     let claim = told.claims(&[], 0);
-    let tick = ReplicaInput::Tick { wants: false, writable_since: Some(Monotonic(0)) };
+    let tick =
+        ReplicaInput::Tick { wants: false, defer_millis: 0, writable_since: Some(Monotonic(0)) };
     told.replica.handle(tick.clone(), Monotonic(told.now), &mut told.effects);
     let gives_up = |effect: &ReplicaEffect| {
         let ReplicaEffect::Bucket(BucketRequest::Put { value, .. }) = effect else { return false };

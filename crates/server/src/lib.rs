@@ -55,12 +55,13 @@ mod tls;
 mod users;
 
 pub use headwater_config::{
-    ClientCertificates, Config, ConfigError, DebugCommand, OptionalPort, ShardCount, Share, Size,
+    ClientCertificates, Config, ConfigError, DebugCommand, NodeShards, OptionalPort, ShardCount,
+    Share, Size,
 };
 pub use reload::ReadSettings;
-pub use replicated::ClusterNode;
+pub use replicated::{ClusterNode, MemoryShare};
 pub use resp::check_config;
-pub use signals::EndSignals;
+pub use signals::{EndSignals, NodeSignal, NodeSignals};
 
 use crate::log::event;
 use headwater_base::Shard;

@@ -308,8 +308,8 @@ pub(crate) trait Service {
     fn evicted_client(&mut self);
 
     /// What a client reads that asks for something while [`DurableWrites::withheld`] holds.
-    fn no_owner(&self, _session: &Self::Session) -> &'static [u8] {
-        b"-CLUSTERDOWN\r\n"
+    fn no_owner(&self, _session: &Self::Session) -> Vec<u8> {
+        b"-CLUSTERDOWN\r\n".to_vec()
     }
 
     /// What a client reads that is one too many.

@@ -9,6 +9,7 @@ mod config;
 mod demo;
 mod function;
 mod manual;
+mod processes;
 mod restore;
 mod serve;
 

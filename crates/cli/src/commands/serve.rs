@@ -1,11 +1,14 @@
 //! `headwater serve`: the server, with settings from flags, a file, or the defaults.
 
+mod shard_processes;
+
 use super::cluster::ServersArgs;
 use anyhow::Context;
 use headwater_server::{
-    ClusterNode, Config, ConfigError, DebugCommand, NullServer, OptionalPort, Server, ShardCount,
-    Size, log,
+    ClusterNode, Config, ConfigError, DebugCommand, MemoryShare, NodeShards, NullServer,
+    OptionalPort, Server, ShardCount, Size, log,
 };
+use shard_processes::{NodeProcesses, ShardProcessArgs};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -53,6 +56,8 @@ pub(crate) struct Args {
     data_plain: Option<Answer>,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    process: ShardProcessArgs,
     /// Answer every command with a constant of so many bytes: the ceiling of the input and
     /// output path, for benchmarks
     #[arg(long, value_name = "BYTES", hide = true)]
@@ -70,9 +75,10 @@ struct ClusterArgs {
     /// Where the other nodes reach this one's port
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// The shard that this node stands by for, or owns, of those that --shards says [default: 0]
-    #[arg(long, value_name = "NUMBER")]
-    cluster_shard: Option<u16>,
+    /// The shard that this node stands by for, or owns, of those that --shards says; all: it has a process for each, whose ports are as many
+    /// above --port, and so on, as the shard's number says [default: all]
+    #[arg(long, value_name = "NUMBER|all")]
+    cluster_shard: Option<NodeShards>,
     /// Take a snapshot, and purge the log below it, when it has so many bytes; 0: never [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     cluster_snapshot_bytes: Option<u64>,
@@ -235,8 +241,15 @@ impl Args {
         } else {
             log::start(&config.log)?;
             readable.iter().for_each(|text| log::warn_of_file(text));
+            if config.has_shard_processes() {
+                return NodeProcesses::new(&config)?.run(&|| self.settings());
+            }
+            self.process.bind_to_node()?;
             let started = config.clone();
-            let mut node = config.is_clustered().then(|| stand_by(&config)).transpose()?;
+            let mut node = config
+                .is_clustered()
+                .then(|| stand_by(&config, self.process.memory()))
+                .transpose()?;
             let server = match &mut node {
                 Some(node) => node.bind(config),
                 None => Server::bind(config),
@@ -293,7 +306,7 @@ impl Args {
         }
         self.cluster.clone().apply(&mut config);
         self.listen.clone().apply(&mut config);
-        Ok(config)
+        self.process.apply(config)
     }
 
     /// What to tell of files with secrets that others may read: what the command line says is in no file, but may name one.
@@ -310,8 +323,9 @@ impl Args {
 }
 
 /// Joins the cluster, and waits until this node owns the shard.
-fn stand_by(config: &Config) -> anyhow::Result<ClusterNode> {
-    let mut node = ClusterNode::join(config).inspect_err(|error| log::cannot_start(error))?;
+fn stand_by(config: &Config, memory: MemoryShare) -> anyhow::Result<ClusterNode> {
+    let mut node =
+        ClusterNode::join(config, memory).inspect_err(|error| log::cannot_start(error))?;
     let texts: Vec<String> = node.addresses().iter().map(ToString::to_string).collect();
     let name = &config.cluster.cluster_node;
     let mut out = std::io::stdout().lock();

@@ -152,7 +152,7 @@ impl Running {
             }
             self.heartbeat.tick(now).into_iter().for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
-            let tick = ReplicaInput::Tick { wants: self.wants, writable_since };
+            let tick = ReplicaInput::Tick { wants: self.wants, defer_millis: 0, writable_since };
             self.replica.handle(tick, now, &mut effects);
             self.follow(effects);
         }

@@ -1,8 +1,9 @@
 //! Draining a node, so that somebody can work on its machine, and forgetting one that has ended.
 
-use super::{ClusterAdmin, ClusterError, LOOK, Watched};
+use super::{ClusterAdmin, ClusterError, LOOK, Watched, is_of};
 use crate::replicated::{SETTINGS_KEY, owner_key};
 use headwater_log::{DrainedNodes, Owner, Revision};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// What is wanted of a node that is drained.
@@ -42,30 +43,40 @@ impl ClusterAdmin {
     /// There is no such node, nobody would be left who could own, or it takes too long; the sentence says which.
     pub fn drain(&self, node: &str, wish: DrainWish) -> Result<DrainOutcome, ClusterError> {
         let watched = self.watch()?;
-        let Some((_, of)) = watched.view.nodes.get(node) else {
+        let processes = watched.view.processes(node);
+        if processes.is_empty() {
             return Err(unknown(node, &watched));
-        };
-        let heard = watched.heard(of.shard.into());
-        let mut others = Vec::new();
+        }
+        // Who could take each shard that it is for.
+        let mut others: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         let changed = self.change(DrainedNodes::KEY, |revision, value| {
             let mut drained = decode(revision, value)?;
-            others = drained.others(node, &heard).into_iter().map(str::to_owned).collect();
-            if others.is_empty() && !wish.force {
-                return Err(ClusterError(format!(
-                    "node '{node}' is the last one that could own the data: of the nodes that are heard ({}), no other is not drained (--force drains it all the same, and nobody owns the data then)",
-                    heard.join(", ")
-                )));
+            for (_, process) in &processes {
+                let shard = u32::from(process.shard);
+                let heard = watched.heard(shard);
+                let could = drained.others(node, &heard);
+                if could.is_empty() && !wish.force {
+                    return Err(ClusterError(format!(
+                        "node '{node}' is the last one that could own the data of shard {shard}: of the nodes that are heard ({}), no other is not drained (--force drains it all the same, and nobody owns the data then)",
+                        heard.join(", ")
+                    )));
+                }
+                others.insert(shard, could.into_iter().map(str::to_owned).collect());
             }
             Ok(drained.set(node, true).then(|| drained.encode()))
         })?;
-        // A node that is away gives nothing up by itself, and nobody else may be there to take it.
-        let awaits = !others.is_empty() || watched.hears(node);
         let mut shards = Vec::new();
         // It may have taken a shard while the cluster was looked at.
         for (shard, (_, owner)) in self.view()?.owners {
-            if owner.node == node && (awaits || !owner.released) {
+            if !is_of(&owner.node, node) {
+                continue;
+            }
+            let others = others.get(&shard).map(Vec::as_slice).unwrap_or_default();
+            // A node that is away gives nothing up by itself, and nobody else may be there to take it.
+            let awaits = !others.is_empty() || watched.hears(&owner.node);
+            if awaits || !owner.released {
                 let taker =
-                    if awaits { self.until_taken(node, shard, &others, wish)? } else { None };
+                    if awaits { self.until_taken(node, shard, others, wish)? } else { None };
                 shards.push((shard, taker));
             }
         }
@@ -85,7 +96,7 @@ impl ClusterAdmin {
             let (revision, value) = self.read_key(&owner_key(shard))?;
             let owner = Owner::decode(&value).ok().filter(|_| revision != Revision(0));
             let remains = match owner {
-                Some(owner) if owner.released || owner.node != node => {
+                Some(owner) if owner.released || !is_of(&owner.node, node) => {
                     let taker = (!owner.released).then_some(owner.node);
                     let is_done = taker.is_some() || others.is_empty();
                     if is_done { Remains::Nothing(taker) } else { Remains::Untaken }
@@ -119,7 +130,7 @@ impl ClusterAdmin {
     /// There is no such node, or the bucket cannot be written.
     pub fn undrain(&self, node: &str) -> Result<bool, ClusterError> {
         let watched = self.watch()?;
-        if !watched.view.nodes.contains_key(node) && !watched.view.drained.contains(node) {
+        if watched.view.processes(node).is_empty() && !watched.view.drained.contains(node) {
             return Err(unknown(node, &watched));
         }
         self.forget_drained(node)
@@ -138,31 +149,32 @@ impl ClusterAdmin {
     /// There is no such node, it is heard, or the bucket cannot be written.
     pub fn remove(&self, node: &str) -> Result<(), ClusterError> {
         let watched = self.watch()?;
-        let known = watched.view.nodes.get(node);
-        if known.is_none() && !watched.view.drained.contains(node) {
+        let known = watched.view.processes(node);
+        if known.is_empty() && !watched.view.drained.contains(node) {
             return Err(unknown(node, &watched));
         }
-        if let Some((revision, life)) = known {
-            let address = &life.address;
-            let is_heard = || {
-                ClusterError(format!(
-                    "node '{node}' is heard, at {address}: only a node that has ended can be removed (end it, and wait 5 seconds)"
-                ))
-            };
-            if watched.hears(node) {
-                return Err(is_heard());
-            }
+        let is_heard = |life: &Owner| {
+            let (process, address) = (&life.node, &life.address);
+            ClusterError(format!(
+                "node '{process}' is heard, at {address}: only a node that has ended can be removed (end it, and wait 5 seconds)"
+            ))
+        };
+        if let Some((_, life)) = known.iter().find(|(_, life)| watched.hears(&life.node)) {
+            return Err(is_heard(life));
+        }
+        for (revision, life) in known {
+            let process = &life.node;
             // First, so that those of a node that begins meanwhile stay.
-            let settings = format!("{SETTINGS_KEY}{node}");
+            let settings = format!("{SETTINGS_KEY}{process}");
             let (written, _) = self.read_key(&settings)?;
             if written != Revision(0) {
                 self.nats.remove(&settings, written)?;
             }
-            let key = format!("node.{node}");
-            self.nats.remove(&key, *revision)?;
+            let key = format!("node.{process}");
+            self.nats.remove(&key, revision)?;
             // A node that has begun meanwhile has written a later revision, which stays.
             if self.read_key(&key)?.0 != Revision(0) {
-                return Err(is_heard());
+                return Err(is_heard(life));
             }
         }
         self.forget_drained(node).map(drop)

@@ -23,7 +23,7 @@ pub use status::{ClusterStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus
 use crate::replicated::{SETTINGS_KEY, SHARDS_KEY, jetstream_settings, read_settings};
 use headwater_config::Config;
 use headwater_jetstream::{AdminError, BucketEntry, JetStreamAdmin};
-use headwater_log::{DrainedNodes, Owner, PutOutcome, Revision, SnapshotMark};
+use headwater_log::{DrainedNodes, Owner, PutOutcome, Revision, SnapshotMark, node_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -134,11 +134,22 @@ impl BucketView {
         self.owners.keys().copied().chain(0..self.count.unwrap_or(1)).collect()
     }
 
+    /// The processes of a node, or the one that is named: each with the revision of its key.
+    fn processes(&self, node: &str) -> Vec<(Revision, &Owner)> {
+        let of_node = self.nodes.iter().filter(|(name, _)| is_of(name, node));
+        of_node.map(|(_, (revision, process))| (*revision, process)).collect()
+    }
+
     /// Nodes that are known, for a sentence.
     fn names(&self) -> String {
         let names: Vec<&str> = self.nodes.keys().map(String::as_str).collect();
         if names.is_empty() { String::from("none") } else { names.join(", ") }
     }
+}
+
+/// Whether a process is the one that `node` names, or one of the node's.
+fn is_of(process: &str, node: &str) -> bool {
+    process == node || node_of(process) == node
 }
 
 fn shard_of(key: &str, prefix: &str) -> Option<u32> {

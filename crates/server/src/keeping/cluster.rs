@@ -10,6 +10,9 @@ use headwater_keep::{Feed, LogMark, Store};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// What the store of a node that stands by gathers until it writes a table, at most, where memory has a bound.
+const COPY_TABLE_BYTES: u64 = 2 << 20;
+
 /// An owner may give out so many bits' worth of versions within its epoch.
 const EPOCH_SHIFT: u32 = 40;
 
@@ -31,7 +34,7 @@ fn described(config: &Config, why: &dyn std::fmt::Display) -> ConfigError {
 /// # Errors
 /// The folder is divided among shards.
 pub(crate) fn copy_folder(config: &Config) -> Result<PathBuf, ConfigError> {
-    let (shard, shards) = (Shard(config.cluster.cluster_shard), config.listen.shards.number());
+    let (shard, shards) = (Shard(config.cluster.shard()), config.listen.shards.number());
     let folder = folder_of(config.data.data_dir.as_ref(), shard, shards);
     folder.map_err(|why| described(config, &why))
 }
@@ -42,13 +45,13 @@ pub(crate) fn copy_folder(config: &Config) -> Result<PathBuf, ConfigError> {
 /// It cannot be opened, or is no copy; the text says why.
 pub(crate) fn open_copy(config: &Config) -> Result<Store, ConfigError> {
     let folder = copy_folder(config)?;
-    let opened = Store::open_with(
-        &folder,
-        options(config, 1),
-        Feed::Follows,
-        Arc::new(Nobody),
-        Box::new(|| {}),
-    );
+    let mut options = options(config, 1);
+    if config.memory.bound().is_some() {
+        // What owns shards may take what this leaves.
+        options.table_bytes = options.table_bytes.min(COPY_TABLE_BYTES);
+    }
+    let opened =
+        Store::open_with(&folder, options, Feed::Follows, Arc::new(Nobody), Box::new(|| {}));
     opened.map(|(store, _)| store).map_err(|why| described(config, &why))
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
-use writer::{Lines, Writer};
+use writer::{LineTag, Lines, Writer};
 
 /// Logs an event: `event!(warn, "clients", "auth_failed", peer = %peer, "a client gave a wrong password")`.
 macro_rules! event {
@@ -59,8 +59,9 @@ pub fn start(settings: &Logging) -> Result<(), ConfigError> {
         .log_format
         .parse()
         .map_err(|why| refuse("log-format", &settings.log_format, &why))?;
-    let (writer, lines) = Writer::start(&settings.log_file)
-        .map_err(|error| refuse("log-file", &settings.log_file, &error))?;
+    let (writer, lines) =
+        Writer::start(&settings.log_file, LineTag::new(&settings.process, format))
+            .map_err(|error| refuse("log-file", &settings.log_file, &error))?;
     let (levels, handle) = reload::Layer::new(levels.targets());
     let repeats = Repeats::new(settings.log_repeats_max);
     let subscriber =
@@ -119,7 +120,7 @@ pub(crate) fn apply(settings: &Logging) {
 }
 
 /// Has the file opened anew: it was renamed, for a new one to be begun.
-pub(crate) fn reopen() {
+pub fn reopen() {
     let Some(log) = LOG.get() else { return };
     log.writer.reopen();
     let file = if log.file.is_empty() { "standard error" } else { &log.file };
@@ -163,6 +164,20 @@ pub fn cannot_start(error: &dyn core::fmt::Display) {
 /// Tells of a file with secrets that others may read.
 pub fn warn_of_file(text: &str) {
     event!(warn, "server", "file_readable", text, "a file with secrets can be read by others");
+}
+
+/// Tells that the process of a shard has ended by an error, and when it is started again.
+pub fn shard_process_ended(shard: usize, how: &dyn core::fmt::Display, pause: Duration) {
+    let seconds = pause.as_secs();
+    event!(
+        error,
+        "cluster",
+        "shard_process_ended",
+        shard,
+        how = %how,
+        seconds,
+        "the process of a shard has ended, and is started again in so many seconds"
+    );
 }
 
 /// A setting's value, unless that is a secret.

@@ -5,6 +5,7 @@
 //! the same way as the lines do, so each of them is in the file that was there when it was logged.
 
 use super::event;
+use headwater_config::LogFormat;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -33,9 +34,44 @@ enum Work {
     Flush(SyncSender<()>),
 }
 
+/// What says in each line which process of several has written it.
+#[derive(Clone)]
+pub(super) enum LineTag {
+    /// There is one process.
+    None,
+    /// A line of text begins with this.
+    Text(Arc<str>),
+    /// The object of a line begins with this field.
+    Json(Arc<str>),
+}
+
+impl LineTag {
+    /// For a process with this name; empty: there is no other.
+    pub(super) fn new(process: &str, format: LogFormat) -> Self {
+        match format {
+            _ if process.is_empty() => Self::None,
+            LogFormat::Text => Self::Text(format!("{process} ").into()),
+            LogFormat::Json => {
+                let name = process.escape_debug();
+                Self::Json(format!("{{\"process\":\"{name}\",").into())
+            }
+        }
+    }
+
+    /// The line with it.
+    fn line(&self, line: &[u8]) -> Vec<u8> {
+        match (self, line) {
+            (Self::Text(tag), line) => [tag.as_bytes(), line].concat(),
+            (Self::Json(tag), [b'{', fields @ ..]) => [tag.as_bytes(), fields].concat(),
+            (Self::None | Self::Json(_), line) => line.to_vec(),
+        }
+    }
+}
+
 /// Where lines are handed over.
 #[derive(Clone)]
 pub(super) struct Lines {
+    tag: LineTag,
     work: SyncSender<Work>,
     lost: Arc<AtomicU64>,
     recent: Arc<Mutex<VecDeque<String>>>,
@@ -56,11 +92,13 @@ impl Lines {
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // Whoever formats events writes each of them at once.
-        self.keep(line);
-        if self.work.try_send(Work::Line(line.to_vec())).is_err() {
+        let length = line.len();
+        let line = self.tag.line(line);
+        self.keep(&line);
+        if self.work.try_send(Work::Line(line)).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(line.len())
+        Ok(length)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -84,13 +122,14 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be opened, or the thread not started.
-    pub(super) fn start(file: &str) -> io::Result<(Self, Lines)> {
+    pub(super) fn start(file: &str, tag: LineTag) -> io::Result<(Self, Lines)> {
         let mut out = match file {
             "" => Out::Error(io::stderr()),
             path => Out::open(path.into())?,
         };
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        let lines = Lines { work: sender, lost: Arc::default(), recent: Arc::default() };
+        let (lost, recent) = (Arc::default(), Arc::default());
+        let lines = Lines { tag, work: sender, lost, recent };
         let lost = lines.lost.clone();
         let write = move || write_all(&receiver, &mut out, &lost);
         std::thread::Builder::new().name(String::from("log")).spawn(write)?;

@@ -84,7 +84,7 @@ impl<S: Service> Reactor<S> {
         // What is not read would have the system reset the connection before the client has read why.
         let _unread = connection.receive(&mut read);
         self.read = read;
-        self.out.extend_from_slice(self.service.no_owner(&connection.session));
+        self.out.extend_from_slice(&self.service.no_owner(&connection.session));
         connection.turned_away = true;
         connection.phase = Phase::Closing;
         self.send(connection) && connection.unsent() > 0

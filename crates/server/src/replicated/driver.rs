@@ -2,7 +2,7 @@
 
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
-use super::{Lease, LinkEnd, snapshots};
+use super::{Lease, LinkEnd, MemoryShare, snapshots};
 use crate::log::{self, event};
 use headwater_config::{Config, ConfigError};
 use headwater_jetstream::{
@@ -11,10 +11,11 @@ use headwater_jetstream::{
 };
 use headwater_keep::{Acknowledger, LogMark, Store};
 use headwater_log::{
-    AppendWindow, Bucket, BucketAnswer, DrainLook, DrainedNodes, Epoch, Heartbeat, LeaseTimes, Log,
-    LogEntry, LogPosition, LogRequest, Monotonic, Owner, Replica, ReplicaConfig, ReplicaEffect,
-    ReplicaInput, ReplicaStop, Revision, Sequence, SnapshotEffect, SnapshotMark, SnapshotOrder,
-    SnapshotTaken, Snapshots, StopReason, Turn,
+    AppendWindow, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes, Epoch, Heartbeat,
+    LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic, Owner, Placement, PlacementWish,
+    Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
+    SnapshotEffect, SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn,
+    node_of,
 };
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -44,6 +45,8 @@ const LOADING_TAGS: u64 = 1 << 60;
 const TICK: Duration = Duration::from_millis(20);
 /// How often the shard is told that it may not answer, in milliseconds.
 const LAPSED_WAKE: u64 = 1000;
+/// How often it is looked which node should own the shard, in milliseconds.
+const PLACEMENT_LOOK: u64 = 100;
 /// How often a node that stands by reads the log, in milliseconds.
 const FOLLOW_MILLIS: u64 = 50;
 
@@ -68,8 +71,13 @@ pub(super) enum Event {
     Owns(Store, Option<LogMark>),
 }
 
-/// A node whose clients are forwarded to: where it is, and its epoch.
-pub(super) type OwnerSeen = Option<(String, Epoch)>;
+/// Where clients may be forwarded to: the owner of a shard, of whichever they ask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct OwnerSeen {
+    pub(super) address: String,
+    pub(super) shard: u16,
+    pub(super) epoch: Epoch,
+}
 
 /// What the thread has.
 pub(super) struct Driver {
@@ -84,10 +92,16 @@ pub(super) struct Driver {
     heartbeat: Heartbeat,
     drain: DrainLook,
     others: OtherOwners,
+    /// Which node should own the shard, where there are several shards.
+    placement: Option<Placement>,
+    /// What that said last, and when.
+    placed: (Monotonic, PlacementWish),
     /// What the server needs for the owners of other shards.
     pub(super) links: LinkEnd,
     replica: Replica,
     node: Owner,
+    /// The owner of this shard, if that is another node.
+    owner: Option<Owner>,
     shard: u32,
     stream: String,
     snapshots: Snapshots,
@@ -103,11 +117,15 @@ pub(super) struct Driver {
     /// Turns under way, each with its last operation.
     appended: VecDeque<(Turn, u64)>,
     lease: Arc<Lease>,
+    /// What the process may take, and what that was when the server was woken for it last.
+    memory: (MemoryShare, Option<u64>),
     releasing: Option<Sender<()>>,
     /// When the shard was woken last for its lease's sake.
     woken: Monotonic,
     /// Whether the node was drained when that was last logged.
     drained: bool,
+    /// It was logged that the shard is given up for the sake of placement.
+    moves: bool,
 }
 
 /// Ends the process, for a reason that whoever operates the cluster has to look at.
@@ -136,12 +154,12 @@ impl Driver {
         settings: JetStreamSettings,
         (copy, folder): (Store, PathBuf),
         told: Sender<Told>,
-        lease: Arc<Lease>,
+        (lease, memory): (Arc<Lease>, MemoryShare),
     ) -> Result<Self, ConfigError> {
         let refuse =
             |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
         let (cluster, shards) = (&config.cluster, config.listen.shards.number());
-        let shard = u32::from(cluster.cluster_shard);
+        let shard = u32::from(cluster.shard());
         let stream = settings.stream(shard);
         let nats = JetStream::connect(settings).map_err(refuse)?;
         let (nodes, room) = (nats.nodes(), nats.room().map_err(refuse)?);
@@ -151,16 +169,18 @@ impl Driver {
         let mut bucket = nats.bucket(wake);
         let secret = others::agree(&mut bucket, AGREEING_TAGS, (cluster, shards))?;
         super::settings::tell(&mut bucket, SETTINGS_TAGS, config);
-        let (others, owners) = OtherOwners::new(cluster.cluster_shard, shards, OTHERS_TAGS);
+        let (others, owners) = OtherOwners::new(cluster.shard(), shards, OTHERS_TAGS);
         let known = others.known();
         let links = LinkEnd { secret, owners, known };
+        let placement = (shards > 1 && cluster.cluster_balance)
+            .then(|| Placement::new(&cluster.cluster_node, cluster.shard()));
         let objects = nats.snapshots(shard);
         let node = Owner {
             node: cluster.cluster_node.clone(),
             address: cluster.cluster_advertise.clone(),
             incarnation: RandomState::new().hash_one(1),
             epoch: Epoch(0),
-            shard: cluster.cluster_shard,
+            shard: cluster.shard(),
             released: false,
         };
         let times = LeaseTimes::default();
@@ -187,9 +207,12 @@ impl Driver {
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
             others,
+            placement,
+            placed: (Monotonic(0), PlacementWish { keeps: true, defer_millis: 0 }),
             links,
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
+            owner: None,
             shard,
             stream,
             snapshots: Snapshots::new(
@@ -206,9 +229,11 @@ impl Driver {
             store: None,
             appended: VecDeque::new(),
             lease,
+            memory: (memory, None),
             releasing: None,
             woken: Monotonic(0),
             drained: false,
+            moves: false,
         })
     }
 
@@ -217,7 +242,7 @@ impl Driver {
         mut self,
         tells: &Receiver<Told>,
         says: &Sender<Event>,
-        owner: &watch::Sender<OwnerSeen>,
+        owners: &watch::Sender<Vec<OwnerSeen>>,
     ) {
         loop {
             let first = tells.recv_timeout(TICK).ok();
@@ -234,8 +259,8 @@ impl Driver {
                     stop_for_good(&why.to_string());
                 }
                 self.look_whether_drained(&answer, now);
-                self.look_who_owns(&answer, owner);
-                self.others.answered(&answer);
+                self.look_who_owns(&answer);
+                self.others.answered(&answer, now);
                 let known = (self.objects.extent(), self.replica.position());
                 for effect in self.snapshots.answered(&answer, known, now) {
                     self.snapshot(effect);
@@ -246,8 +271,11 @@ impl Driver {
             let asks = asks.chain(self.others.tick(now));
             asks.for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
-            let wants = self.drain.may_own() && self.releasing.is_none();
-            let tick = ReplicaInput::Tick { wants, writable_since };
+            self.heartbeat.has_seen(self.replica.log_epoch());
+            let PlacementWish { keeps, defer_millis } = self.place(now);
+            self.say_owners(owners);
+            let wants = keeps && self.drain.may_own() && self.releasing.is_none();
+            let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
             self.replica.handle(tick, now, &mut effects);
             for effect in effects {
                 self.follow(effect, says);
@@ -332,6 +360,33 @@ impl Driver {
         }
     }
 
+    /// What the node should do so that shards are at nodes evenly.
+    fn place(&mut self, now: Monotonic) -> PlacementWish {
+        let (looked, mut wish) = self.placed;
+        if now.since(looked) < PLACEMENT_LOOK {
+            return wish;
+        }
+        if let Some(placement) = &mut self.placement
+            && let Some(drained) = self.drain.drained()
+            && let Some(holders) = self.others.holders(LeaseTimes::default())
+        {
+            let (processes, holders) = (&*self.nodes.all(), &*holders);
+            wish = placement.look(&ClusterSeen { processes, drained, holders }, now);
+        }
+        self.placed = (now, wish);
+        if !wish.keeps && self.replica.serves().is_some() && !self.moves {
+            self.moves = true;
+            event!(
+                info,
+                "cluster",
+                "moves",
+                shard = self.shard,
+                "the node owns more shards than another, and gives this one up"
+            );
+        }
+        wish
+    }
+
     /// Learns from an answer whether this node is drained.
     fn look_whether_drained(&mut self, answer: &BucketAnswer, now: Monotonic) {
         if let Err(bad) = self.drain.answered(answer, now) {
@@ -349,18 +404,33 @@ impl Driver {
         }
     }
 
-    /// Learns from an answer to the replica's looking at the key where clients are to be forwarded to.
-    fn look_who_owns(&mut self, answer: &BucketAnswer, owner: &watch::Sender<OwnerSeen>) {
+    /// Learns from an answer to the replica's looking at the key who owns this shard.
+    fn look_who_owns(&mut self, answer: &BucketAnswer) {
         let BucketAnswer::Get { tag, entry: Some((revision, value)) } = answer else { return };
         if !(REPLICA_TAGS..SNAPSHOT_TAGS).contains(tag) {
             return;
         }
         let found = (*revision != Revision(0)).then(|| Owner::decode(value).ok()).flatten();
-        let other = found.filter(|found| !found.released && found.node != self.node.node);
-        let seen = other.map(|other| (other.address, other.epoch));
-        owner.send_if_modified(|before| {
-            let differs = *before != seen;
-            *before = seen;
+        self.owner = found.filter(|found| !found.released && found.node != self.node.node);
+    }
+
+    /// Says where clients may be forwarded to: to a process of this node first, which is the shortest way, then to the shard's owner, then to any
+    /// other. Each of them answers for all keys.
+    fn say_owners(&self, owners: &watch::Sender<Vec<OwnerSeen>>) {
+        let mut found: Vec<Owner> = self.others.holding(LeaseTimes::default());
+        found.extend(self.owner.clone());
+        let node = node_of(&self.node.node);
+        let place = |owner: &Owner| (node_of(&owner.node) != node, owner.shard != self.node.shard);
+        found.sort_by_key(place);
+        let seen = |owner: Owner| OwnerSeen {
+            address: owner.address,
+            shard: owner.shard,
+            epoch: owner.epoch,
+        };
+        let found: Vec<OwnerSeen> = found.into_iter().map(seen).collect();
+        owners.send_if_modified(|before| {
+            let differs = *before != found;
+            *before = found;
             differs
         });
     }
@@ -428,6 +498,11 @@ impl Driver {
         let until = self.replica.answers_until().map_or(0, |until| until.0);
         let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
         let Some(store) = &self.store else { return };
+        let bytes = self.memory.0.bytes();
+        if self.memory.1 != bytes {
+            self.memory.1 = bytes;
+            store.wake();
+        }
         if (until <= now.0 && now.since(self.woken) >= LAPSED_WAKE)
             || (before <= now.0 && now.0 < until)
         {

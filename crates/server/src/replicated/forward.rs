@@ -1,7 +1,7 @@
-//! The door of a node that stands by: its clients' connections are passed on to the owner, byte for byte.
+//! The door of a node that stands by: its clients' connections are passed on to an owner, byte for byte.
 //!
-//! A client is held for a while where nobody owns the shard, and told so then. Where another node becomes the owner, connections to the one
-//! before it end, since a paused process keeps its sockets.
+//! A client is held for a while where nobody owns anything, and told so then. Where the one that it was passed on to is no owner any more,
+//! its connection ends, since a paused process keeps its sockets.
 
 use super::driver::OwnerSeen;
 use crate::resp::PROTECTED;
@@ -38,7 +38,7 @@ impl Forwarding {
     /// That cannot be.
     pub(super) fn start(
         config: &Config,
-        owner: watch::Receiver<OwnerSeen>,
+        owners: watch::Receiver<Vec<OwnerSeen>>,
     ) -> Result<Self, ConfigError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|why| ConfigError(format!("forwarding: {why}")))?;
@@ -53,8 +53,12 @@ impl Forwarding {
             addresses.push(address);
         }
         let (close, closes) = oneshot::channel();
-        let limits = Limits { clients: config.clients.clients_max, protects: protects(config) };
-        let run = move || serve(&runtime, listeners, &owner, limits, closes);
+        let limits = Limits {
+            clients: config.clients.clients_max,
+            protects: protects(config),
+            shard: config.cluster.shard(),
+        };
+        let run = move || serve(&runtime, listeners, &owners, limits, closes);
         let thread = std::thread::Builder::new().name(String::from("forward")).spawn(run);
         let thread = thread.map_err(|why| ConfigError(format!("forwarding: {why}")))?;
         Ok(Self { addresses, close: Some(close), thread: Some(thread) })
@@ -78,6 +82,8 @@ struct Limits {
     clients: usize,
     /// None of other machines, where the owner would take them for some of its own.
     protects: bool,
+    /// The shard that this node stands by for.
+    shard: u16,
 }
 
 /// Whether the settings let everybody in who can connect, and so nobody of other machines. What users the owner has is not known here.
@@ -91,15 +97,14 @@ fn protects(config: &Config) -> bool {
 fn serve(
     runtime: &Runtime,
     listeners: Vec<TcpListener>,
-    owner: &watch::Receiver<OwnerSeen>,
+    owners: &watch::Receiver<Vec<OwnerSeen>>,
     limits: Limits,
     closes: oneshot::Receiver<()>,
 ) {
     let tasks = tokio::task::LocalSet::new();
     let room = Arc::new(Semaphore::new(limits.clients));
     for listener in listeners {
-        let (owner, room) = (owner.clone(), room.clone());
-        tasks.spawn_local(accept(listener, owner, room, limits.protects));
+        tasks.spawn_local(accept(listener, owners.clone(), room.clone(), limits));
     }
     // The tasks end with the set, and with them their sockets.
     tasks.block_on(runtime, async {
@@ -109,9 +114,9 @@ fn serve(
 
 async fn accept(
     listener: TcpListener,
-    owner: watch::Receiver<OwnerSeen>,
+    owners: watch::Receiver<Vec<OwnerSeen>>,
     room: Arc<Semaphore>,
-    protects: bool,
+    limits: Limits,
 ) {
     loop {
         let Ok((client, peer)) = listener.accept().await else {
@@ -119,24 +124,25 @@ async fn accept(
             continue;
         };
         let Ok(place) = room.clone().try_acquire_owned() else { continue };
-        let owner = owner.clone();
+        let owners = owners.clone();
         tokio::task::spawn_local(async move {
-            let is_foreign = protects && !peer.ip().to_canonical().is_loopback();
-            forward(client, owner, is_foreign).await;
+            let is_foreign = limits.protects && !peer.ip().to_canonical().is_loopback();
+            forward(client, owners, (limits.shard, is_foreign)).await;
             drop(place);
         });
     }
 }
 
-/// A connection to the owner, and who that is; `None`: there was none in time.
-async fn connect(owner: &watch::Receiver<OwnerSeen>) -> Option<(TcpStream, OwnerSeen)> {
+/// A connection to an owner, and who that is; `None`: there was none in time.
+async fn connect(owners: &watch::Receiver<Vec<OwnerSeen>>) -> Option<(TcpStream, OwnerSeen)> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
-        let seen = owner.borrow().clone();
-        if let Some((address, _)) = &seen
-            && let Ok(Ok(stream)) = timeout(CONNECT, TcpStream::connect(address.as_str())).await
-        {
-            return Some((stream, seen));
+        let seen = owners.borrow().clone();
+        for owner in seen {
+            let stream = TcpStream::connect(owner.address.as_str());
+            if let Ok(Ok(stream)) = timeout(CONNECT, stream).await {
+                return Some((stream, owner));
+            }
         }
         sleep(RETRY).await;
     }
@@ -144,10 +150,14 @@ async fn connect(owner: &watch::Receiver<OwnerSeen>) -> Option<(TcpStream, Owner
 }
 
 /// Passes a client on; `is_foreign`: it is of another machine, and must not seem to be of the owner's.
-async fn forward(mut client: TcpStream, mut owner: watch::Receiver<OwnerSeen>, is_foreign: bool) {
-    let Some((mut stream, seen)) = connect(&owner).await else {
+async fn forward(
+    mut client: TcpStream,
+    mut owners: watch::Receiver<Vec<OwnerSeen>>,
+    (shard, is_foreign): (u16, bool),
+) {
+    let Some((mut stream, owner)) = connect(&owners).await else {
         let text = format!(
-            "-CLUSTERDOWN no node has owned shard 0 for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
+            "-CLUSTERDOWN no node has owned shard {shard} for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
             PATIENCE.as_secs()
         );
         // Who has gone needs no reason.
@@ -160,9 +170,11 @@ async fn forward(mut client: TcpStream, mut owner: watch::Receiver<OwnerSeen>, i
         return;
     }
     let _slower = (client.set_nodelay(true), stream.set_nodelay(true));
+    let another =
+        |now: &Vec<OwnerSeen>| now.iter().any(|it| it.shard == owner.shard && *it != owner);
     tokio::select! {
         // However it ends, both sides are closed.
         _ended = copy_bidirectional(&mut client, &mut stream) => {}
-        _changed = owner.wait_for(|now| *now != seen && now.is_some()) => {}
+        _changed = owners.wait_for(another) => {}
     }
 }

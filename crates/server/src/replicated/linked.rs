@@ -27,7 +27,7 @@ impl LinkedShard {
     pub(crate) fn of(config: &Config, replica: &ReplicaEnd) -> Self {
         // What positions name: the same cluster, whoever owns its shards.
         let run = stable_hash(0, config.cluster.cluster_name.as_bytes());
-        let me = Shard(config.cluster.cluster_shard);
+        let me = Shard(config.cluster.shard());
         Self {
             me,
             epoch: replica.epoch(),

@@ -2,7 +2,7 @@
 //!
 //! All nodes follow the shard's log, which NATS JetStream keeps, and apply what is acknowledged there to the folders of their own. One has the
 //! lease: it runs the server, gives each turn's writes to the log first, and lets nothing out before the log has acknowledged all that it may show.
-//! The others forward their clients' connections to it, byte for byte. When the owner is gone, another one takes the lease, has the log read to
+//! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
 //! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), and what the
@@ -17,11 +17,13 @@
 mod driver;
 mod forward;
 mod linked;
+mod memory;
 mod others;
 mod settings;
 mod snapshots;
 
 pub(crate) use linked::LinkedShard;
+pub use memory::MemoryShare;
 pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};
 pub(crate) use settings::{SETTINGS_KEY, read as read_settings};
 
@@ -31,7 +33,7 @@ use crate::signals::EndSignals;
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
-use headwater_config::{Cluster, Config, ConfigError};
+use headwater_config::{Cluster, Config, ConfigError, Size};
 use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
 use rustix::process::Signal;
@@ -107,6 +109,7 @@ pub(crate) struct ReplicaEnd {
     no_room: Arc<str>,
     snapshots: JetStreamSnapshots,
     links: LinkEnd,
+    memory: MemoryShare,
 }
 
 impl ReplicaEnd {
@@ -123,6 +126,11 @@ impl ReplicaEnd {
     /// Whether the server is to end, because the node gives the shard up.
     pub(crate) fn leaves(&self) -> bool {
         self.lease.leaves.load(Ordering::Acquire)
+    }
+
+    /// What of its node's memory the process may take.
+    pub(crate) fn memory(&self) -> &MemoryShare {
+        &self.memory
     }
 
     /// The server ends in the orderly way, and the process begins anew with what is in the log by then.
@@ -215,11 +223,12 @@ pub struct ClusterNode {
 }
 
 impl ClusterNode {
-    /// Joins the cluster that the settings name: follows the log from where the folder ends, and forwards clients to the owner.
+    /// Joins the cluster that the settings name: follows the log from where the folder ends, and forwards clients to the owner. What the process may
+    /// take of its node's memory may change at any time.
     ///
     /// # Errors
     /// A setting cannot be, NATS cannot be reached or is not to be trusted, the folder is no copy of the log, or the port is taken.
-    pub fn join(config: &Config) -> Result<Self, ConfigError> {
+    pub fn join(config: &Config, memory: MemoryShare) -> Result<Self, ConfigError> {
         let signals = Signals::new([Signal::HUP.as_raw()]);
         let signals = signals.map_err(|why| ConfigError(format!("signals: {why}")))?;
         let mut config = config.clone();
@@ -230,15 +239,17 @@ impl ClusterNode {
         let (told, tells) = channel();
         let (says, events) = channel();
         let (lease, tells_end) = (Arc::<Lease>::default(), told.clone());
-        let (owner, owners) = watch::channel(None);
+        let (says_owners, owners) = watch::channel(Vec::new());
         let folder = keeping::copy_folder(&config)?;
-        let driver = Driver::new(&config, settings, (store, folder), told, lease.clone())?;
+        let (shared, share) = ((lease.clone(), memory.clone()), memory);
+        let driver = Driver::new(&config, settings, (store, folder), told, shared)?;
         let (nodes, room) = (driver.nodes.clone(), driver.room.clone());
         let (snapshots, no_room) = (driver.objects.clone(), Arc::from(NO_ROOM));
         let links = driver.links.clone();
-        let end = ReplicaEnd { lease, told: tells_end, nodes, room, no_room, snapshots, links };
+        let told = tells_end;
+        let end = ReplicaEnd { lease, told, nodes, room, no_room, snapshots, links, memory: share };
         let forwarding = Forwarding::start(&config, owners)?;
-        let run = move || driver.run(&tells, &says, &owner);
+        let run = move || driver.run(&tells, &says, &says_owners);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);
         thread.map_err(|why| ConfigError(format!("no thread for the log: {why}")))?;
         let (cluster, node) = (&*config.cluster.cluster_name, &*config.cluster.cluster_node);
@@ -295,6 +306,9 @@ impl ClusterNode {
     pub fn bind(&mut self, mut config: Config) -> Result<Server, ConfigError> {
         // The log has all keys, or a node that takes over would lack some.
         config.data.data_plain = true;
+        if let Some(bytes) = self.end.memory.bytes() {
+            config.memory.max = Size(bytes);
+        }
         keeping::check_copy(&config, self.followed)?;
         let server = Server::bind_behind(config, Some(self.end.clone()))?;
         // From here on these signals have the server end, which forgets them then.
@@ -312,7 +326,7 @@ impl ClusterNode {
         let is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
             driver::begin_again(
-                "the node is drained, or has taken over definitions: it has given the shard up, and stands by",
+                "the node is drained, has left the shard to another one, or has taken over definitions: it has given the shard up, and stands by",
             );
         }
     }

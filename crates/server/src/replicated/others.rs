@@ -1,12 +1,13 @@
-//! What the owner of a shard knows of the other shards of its cluster: how many there are, who owns them, and the secret that owners prove to each
-//! other.
+//! What a node knows of the shards of its cluster: how many there are, who owns them, and the secret that owners prove to each other.
 //!
 //! The number and the secret are keys of the bucket that the first node writes, by compare-and-set, and nobody changes.
 
 use crate::shards::links::{LinkedOwner, LinkedOwners, SECRET_BYTES, Secret, random};
 use headwater_config::{Cluster, ConfigError, link_address};
 use headwater_jetstream::JetStreamBucket;
-use headwater_log::{Bucket, BucketAnswer, BucketRequest, Monotonic, Owner, Revision};
+use headwater_log::{
+    Bucket, BucketAnswer, BucketRequest, LeaseTimes, Monotonic, Owner, Revision, ShardHolder,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -29,7 +30,27 @@ pub(crate) fn owner_key(shard: u32) -> String {
     format!("owner.{shard}")
 }
 
-/// The owners of the other shards, as the bucket says.
+/// What a look at the key of a shard's owner has found, and since when that is so.
+#[derive(Debug)]
+struct SeenOwner {
+    revision: Revision,
+    owner: Option<Owner>,
+    since: Monotonic,
+    /// When it was found last.
+    looked: Monotonic,
+}
+
+impl SeenOwner {
+    /// Whether the shard has an owner that is heard.
+    fn holds(&self, times: LeaseTimes) -> bool {
+        // A renewal takes its time, and so does the look at it.
+        let silent_after = times.renew_millis + times.answer_millis + LOOK_MILLIS;
+        self.owner.as_ref().is_some_and(|owner| !owner.released)
+            && self.looked.since(self.since) < silent_after
+    }
+}
+
+/// The owners of the shards, as the bucket says.
 #[derive(Debug)]
 pub(super) struct OtherOwners {
     me: u16,
@@ -40,6 +61,8 @@ pub(super) struct OtherOwners {
     looked: Option<Monotonic>,
     told: watch::Sender<LinkedOwners>,
     known: KnownOwners,
+    /// What was found of each shard, this process's own among them.
+    seen: Vec<Option<SeenOwner>>,
 }
 
 /// The owners of the other shards, by shard, for whoever asks; `None`: there is none, or it is not known.
@@ -65,7 +88,8 @@ impl OtherOwners {
         let (told, tells) = watch::channel(vec![None; usize::from(shards)]);
         let known = KnownOwners::default();
         *known.lock() = vec![None; usize::from(shards)];
-        (Self { me, shards, tags, asked: 0, looked: None, told, known }, tells)
+        let seen = (0..shards).map(|_| None).collect();
+        (Self { me, shards, tags, asked: 0, looked: None, told, known, seen }, tells)
     }
 
     /// What it knows, from now on.
@@ -81,29 +105,57 @@ impl OtherOwners {
         self.looked = Some(now);
         let round = self.tags + self.asked * u64::from(self.shards);
         self.asked += 1;
-        let others = (0..self.shards).filter(|other| *other != self.me);
-        let ask = |other: u16| BucketRequest::Get {
-            tag: round + u64::from(other),
-            key: owner_key(other.into()),
+        let ask = |shard: u16| BucketRequest::Get {
+            tag: round + u64::from(shard),
+            key: owner_key(shard.into()),
         };
-        others.map(ask).collect()
+        (0..self.shards).map(ask).collect()
+    }
+
+    /// The owners of the other shards, as far as they are known and heard.
+    pub(super) fn holding(&self, times: LeaseTimes) -> Vec<Owner> {
+        let others = self.seen.iter().zip(0..).filter(|(_, shard)| *shard != self.me);
+        let held = others.filter_map(|(seen, _)| seen.as_ref()).filter(|seen| seen.holds(times));
+        held.filter_map(|seen| seen.owner.clone()).collect()
+    }
+
+    /// Who owns the shards; `None`: it is not known of all yet.
+    pub(super) fn holders(&self, times: LeaseTimes) -> Option<Vec<ShardHolder>> {
+        let holder = |seen: &Option<SeenOwner>| {
+            let seen = seen.as_ref()?;
+            let Some(owner) = &seen.owner else { return Some(ShardHolder::default()) };
+            Some(ShardHolder {
+                process: Some(owner.node.clone()),
+                epoch: owner.epoch,
+                holds: seen.holds(times),
+                released: owner.released,
+            })
+        };
+        self.seen.iter().map(holder).collect()
     }
 
     /// Learns from an answer to one of these.
-    pub(super) fn answered(&self, answer: &BucketAnswer) {
+    pub(super) fn answered(&mut self, answer: &BucketAnswer, now: Monotonic) {
         let BucketAnswer::Get { tag, entry: Some((revision, value)) } = answer else { return };
         let mine = self.tags..self.tags + self.asked * u64::from(self.shards);
         if !mine.contains(tag) {
             return;
         }
-        let shard = (tag - self.tags) % u64::from(self.shards);
+        let shard = ((tag - self.tags) % u64::from(self.shards)) as usize;
         let found = (*revision != Revision(0)).then(|| Owner::decode(value).ok()).flatten();
+        let seen = self.seen[shard].as_ref().filter(|seen| seen.revision == *revision);
+        let (revision, since) = (*revision, seen.map_or(now, |seen| seen.since));
+        let owner = found.clone();
+        self.seen[shard] = Some(SeenOwner { revision, owner, since, looked: now });
+        if shard == usize::from(self.me) {
+            return;
+        }
         let found = found.filter(|found| !found.released);
         let owner = found.as_ref().and_then(|found| {
             Some(LinkedOwner { address: link_address(&found.address)?, epoch: found.epoch.0 })
         });
         self.told.send_if_modified(|all| {
-            let known = &mut all[shard as usize];
+            let known = &mut all[shard];
             // An answer may come late.
             let is_older =
                 |known: &LinkedOwner| owner.as_ref().is_some_and(|owner| owner.epoch < known.epoch);
@@ -111,7 +163,7 @@ impl OtherOwners {
                 return false;
             }
             known.clone_from(&owner);
-            self.known.lock()[shard as usize].clone_from(&found);
+            self.known.lock()[shard].clone_from(&found);
             true
         });
     }

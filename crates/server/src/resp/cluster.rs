@@ -80,8 +80,7 @@ impl ShardService {
     fn shown_shards(&self) -> Option<Vec<ShownShard>> {
         let replica = self.stores.keeping.as_ref()?.replica()?;
         let cluster = &self.settings.config.cluster;
-        let (name, me, own) =
-            (&*cluster.cluster_name, &*cluster.cluster_node, cluster.cluster_shard);
+        let (name, me, own) = (&*cluster.cluster_name, &*cluster.cluster_node, cluster.shard());
         let shown = |(node, address): &(String, String)| ShownNode::of(name, node, address);
         let shard = |shard: u16| {
             let slots = match self.node.engine().placement() {

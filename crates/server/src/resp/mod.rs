@@ -37,6 +37,7 @@ mod keyspace;
 mod loads;
 mod long_requests;
 mod memory;
+mod memory_share;
 mod metrics;
 mod monitor;
 mod notices;

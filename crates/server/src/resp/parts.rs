@@ -67,6 +67,8 @@ pub(crate) struct MemoryBound {
     pub(crate) looked_at: u64,
     /// The bound was lowered, and what is too much by it goes bit by bit.
     pub(crate) lowers: bool,
+    /// The part of its node's memory that the process may take, as it was told last.
+    pub(crate) share: Option<u64>,
     /// Since when there is too little, and nothing else can go: in milliseconds of the server's life.
     pub(crate) lacks_since: Cell<Option<u64>>,
     pub(crate) program: ProgramPages,
@@ -82,6 +84,7 @@ impl MemoryBound {
             at_start: Sample::default(),
             looked_at: 0,
             lowers: false,
+            share: None,
             lacks_since: Cell::new(None),
             program: ProgramPages::of_server(),
         }

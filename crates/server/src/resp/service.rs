@@ -343,6 +343,7 @@ impl Service for ShardService {
     #[inline]
     fn end_turn(&mut self) {
         self.look_at_records();
+        self.look_at_memory_share();
         if let Some(keeping) = &self.stores.keeping {
             self.node.end_turn();
             let told = keeping.end_turn();
@@ -433,11 +434,17 @@ impl Service for ShardService {
         self.figures.stats.clients_evicted += 1;
     }
 
-    fn no_owner(&self, session: &Session) -> &'static [u8] {
-        if session.memcached.is_some() {
-            return b"SERVER_ERROR the cluster is down: this node's lease of shard 0 is too old\r\n";
-        }
-        b"-CLUSTERDOWN this node's lease of shard 0 is too old: is there a quorum of the NATS servers?\r\n"
+    fn no_owner(&self, session: &Session) -> Vec<u8> {
+        let shard = self.settings.config.cluster.shard();
+        let text = match session.memcached {
+            Some(_) => format!(
+                "SERVER_ERROR the cluster is down: this node's lease of shard {shard} is too old\r\n"
+            ),
+            None => format!(
+                "-CLUSTERDOWN this node's lease of shard {shard} is too old: is there a quorum of the NATS servers?\r\n"
+            ),
+        };
+        text.into_bytes()
     }
 
     fn refusal(&mut self, door: WireProtocol) -> &'static [u8] {

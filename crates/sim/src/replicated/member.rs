@@ -4,10 +4,10 @@ use super::cloud::{Answered, Asked, Cloud};
 use super::history::{History, Operation};
 use super::run::{LISTS, LogCut, LogFaults, name};
 use headwater_log::{
-    AppendWindow, DrainLook, Heartbeat, LeaseTimes, LogAnswer, LogEntry, LogId, LogMessage,
-    LogPosition, LogRequest, Monotonic, Owner, RecordKind, Replica, ReplicaConfig, ReplicaEffect,
-    ReplicaInput, ReplicaStop, SnapshotEffect, SnapshotMark, SnapshotTaken, Snapshots, StopReason,
-    Turn,
+    AppendWindow, DEFER_MILLIS, DrainLook, Heartbeat, LeaseTimes, LogAnswer, LogEntry, LogId,
+    LogMessage, LogPosition, LogRequest, Monotonic, Owner, RecordKind, Replica, ReplicaConfig,
+    ReplicaEffect, ReplicaInput, ReplicaStop, SnapshotEffect, SnapshotMark, SnapshotTaken,
+    Snapshots, StopReason, Turn,
 };
 use headwater_model::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -222,7 +222,10 @@ impl Member {
         self.store(shared, clock);
         let writable_since = self.heartbeat.writable_since();
         let wants = self.drain.may_own() || shared.faults.cut == Some(LogCut::Drained);
-        let tick = ReplicaInput::Tick { wants, writable_since };
+        // Now one should take the shard, now another: by turns of some seconds.
+        let defers = (clock.0 / 4096 + self.index as u64) % 2 == 1;
+        let defer_millis = if defers { DEFER_MILLIS } else { 0 };
+        let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
         self.replica.handle(tick, clock, &mut effects);
         self.follow(effects, shared, clock)
     }

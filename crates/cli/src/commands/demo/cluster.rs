@@ -1,8 +1,8 @@
 //! `headwater demo --cluster`: three NATS servers and three nodes on one machine, with the data of the demonstration, and what to kill.
 
 use super::data::{DataArgs, DemoTarget, Loaded};
-use super::processes::{NodeNews, Process, end, free_ports, nats_server};
 use crate::client::{Client, Reply};
+use crate::commands::processes::{NodeNews, Process, end, free_ports, nats_server};
 use crate::commands::serve::{ListenArgs, say_ready};
 use crate::dial::{Place, TlsArgs};
 use anyhow::{Context, bail, ensure};
@@ -85,8 +85,8 @@ struct Demo {
     nodes: Vec<Process>,
     ports: Vec<u16>,
     urls: String,
-    tells: Sender<(usize, NodeNews)>,
-    news: Receiver<(usize, NodeNews)>,
+    tells: Sender<(usize, String)>,
+    lines: Receiver<(usize, String)>,
 }
 
 impl Demo {
@@ -114,12 +114,8 @@ impl Demo {
             let file = folder.join(format!("{name}.conf"));
             std::fs::write(&file, text).with_context(|| file.display().to_string())?;
             let arguments = vec![OsString::from("-c"), file.into()];
-            servers.push(Process::new(
-                &name,
-                program,
-                arguments,
-                folder.join(format!("{name}.log")),
-            ));
+            let server = Process::new(&name, program, arguments);
+            servers.push(server.logging_to(folder.join(format!("{name}.log"))));
         }
         let own = std::env::current_exe().context("this program")?;
         let urls = urls(clients);
@@ -135,15 +131,17 @@ impl Demo {
                 arguments.extend(["--nats-monitoring".into(), address.into()]);
             }
             arguments.extend(["--data".into(), folder.join(&name).into()]);
-            nodes.push(Process::new(&name, &own, arguments, folder.join(format!("{name}.log"))));
+            let node = Process::new(&name, &own, arguments);
+            let node = node.logging_to(folder.join(format!("{name}.log")));
+            // There is no password here.
+            nodes.push(node.without(&["HEADWATER_REQUIREPASS"]));
         }
-        let (tells, news) = channel();
-        Ok(Self { servers, nodes, ports, urls, tells, news })
+        let (tells, lines) = channel();
+        Ok(Self { servers, nodes, ports, urls, tells, lines })
     }
 
     fn start_node(&mut self, at: usize) -> anyhow::Result<()> {
-        let news = Some((at, self.tells.clone()));
-        self.nodes[at].start(news)
+        self.nodes[at].start(Some((at, self.tells.clone())))
     }
 
     /// Starts all, and waits until a node owns the data, and the others stand by; `None`: somebody wants the end before.
@@ -166,15 +164,15 @@ impl Demo {
             if began.elapsed() >= BEGINS_WITHIN {
                 bail!("no node owns the data within {} seconds", BEGINS_WITHIN.as_secs());
             }
-            match self.news.recv_timeout(LOOK) {
-                Ok((at, news)) => {
-                    begun[at] = true;
-                    match news {
-                        NodeNews::Owns => owner = Some(at),
-                        NodeNews::StandsBy if owner == Some(at) => owner = None,
-                        NodeNews::StandsBy => {}
+            match self.lines.recv_timeout(LOOK) {
+                Ok((at, line)) => match NodeNews::of(&line) {
+                    Some(NodeNews::Owns) => (begun[at], owner) = (true, Some(at)),
+                    Some(NodeNews::StandsBy) => {
+                        begun[at] = true;
+                        owner = owner.filter(|owner| *owner != at);
                     }
-                }
+                    None => {}
+                },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("nothing is heard of the nodes"),
             }
@@ -247,11 +245,12 @@ impl Demo {
         let mut out = std::io::stdout();
         let mut ended: Vec<(Instant, usize)> = Vec::new();
         while !signals.came() {
-            while let Ok((at, news)) = self.news.try_recv() {
+            while let Ok((at, line)) = self.lines.try_recv() {
                 let (name, id) = (&self.nodes[at].name, self.nodes[at].id());
-                match news {
-                    NodeNews::Owns => writeln!(out, "{name} (process {id}) owns the data")?,
-                    NodeNews::StandsBy => writeln!(out, "{name} (process {id}) stands by")?,
+                match NodeNews::of(&line) {
+                    Some(NodeNews::Owns) => writeln!(out, "{name} (process {id}) owns the data")?,
+                    Some(NodeNews::StandsBy) => writeln!(out, "{name} (process {id}) stands by")?,
+                    None => {}
                 }
             }
             for (at, process) in self.nodes.iter_mut().chain(&mut self.servers).enumerate() {

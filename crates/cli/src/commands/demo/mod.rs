@@ -5,7 +5,6 @@
 
 mod cluster;
 mod data;
-mod processes;
 
 use super::serve::{ListenArgs, say_others, say_ready};
 use anyhow::Context;

@@ -1,11 +1,11 @@
-//! The processes of a demonstration of several machines: NATS servers and nodes, which end with it, and are started again where somebody kills them.
+//! Processes that this one starts, which end with it: those of a node of several shards, and those of a demonstration of several machines.
 
 use anyhow::{Context, bail};
 use headwater_bench::peer::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -28,53 +28,82 @@ pub(super) enum NodeNews {
     Owns,
 }
 
+impl NodeNews {
+    /// What a line says, if it is about that.
+    pub(super) fn of(line: &str) -> Option<Self> {
+        if line.contains(" stands by on ") {
+            Some(Self::StandsBy)
+        } else if line.contains(" ready on ") {
+            Some(Self::Owns)
+        } else {
+            None
+        }
+    }
+}
+
+/// Where lines of a process go, with a number that says whose they are.
+pub(super) type LinesTo = (usize, Sender<(usize, String)>);
+
 /// A process with a name.
 pub(super) struct Process {
     pub(super) name: String,
     program: PathBuf,
     arguments: Vec<OsString>,
-    log: PathBuf,
+    /// Where its standard error goes; `None`: to where this one's does.
+    log: Option<PathBuf>,
+    /// Variables that it does not see.
+    hidden: &'static [&'static str],
+    /// Whether it reads its standard input.
+    listens: bool,
     child: Option<Child>,
 }
 
 impl Process {
-    /// One that is not started yet; what it writes to standard error goes to the file `log`.
-    pub(super) fn new(name: &str, program: &Path, arguments: Vec<OsString>, log: PathBuf) -> Self {
+    /// One that is not started yet.
+    pub(super) fn new(name: &str, program: &Path, arguments: Vec<OsString>) -> Self {
         let (name, program) = (name.to_owned(), program.to_owned());
-        Self { name, program, arguments, log, child: None }
+        Self { name, program, arguments, log: None, hidden: &[], listens: false, child: None }
     }
 
-    /// Starts it. Where `news` is given, what it says is told there, with `at`.
-    pub(super) fn start(
-        &mut self,
-        news: Option<(usize, Sender<(usize, NodeNews)>)>,
-    ) -> anyhow::Result<()> {
-        let log = File::options().create(true).append(true).open(&self.log);
-        let log = log.with_context(|| self.log.display().to_string())?;
+    /// What it writes to standard error goes to this file.
+    pub(super) fn logging_to(mut self, log: PathBuf) -> Self {
+        self.log = Some(log);
+        self
+    }
+
+    /// It does not see these variables of the environment.
+    pub(super) fn without(mut self, hidden: &'static [&'static str]) -> Self {
+        self.hidden = hidden;
+        self
+    }
+
+    /// It is told lines on its standard input ([`Process::tell`]).
+    pub(super) fn listening(mut self) -> Self {
+        self.listens = true;
+        self
+    }
+
+    /// Starts it; the lines of its standard output are told, if that is wanted.
+    pub(super) fn start(&mut self, lines: Option<LinesTo>) -> anyhow::Result<()> {
         let mut command = Command::new(&self.program);
         // Ctrl-C is for whoever has started them, who ends them in order.
-        command.args(&self.arguments).stdin(Stdio::null()).stderr(log).process_group(0);
-        // There is no password here.
-        command.env_remove("HEADWATER_REQUIREPASS");
-        command.stdout(if news.is_some() { Stdio::piped() } else { Stdio::null() });
+        command.args(&self.arguments).process_group(0);
+        command.stdin(if self.listens { Stdio::piped() } else { Stdio::null() });
+        if let Some(path) = &self.log {
+            let log = File::options().create(true).append(true).open(path);
+            command.stderr(log.with_context(|| path.display().to_string())?);
+        }
+        self.hidden.iter().for_each(|name| _ = command.env_remove(name));
+        command.stdout(if lines.is_some() { Stdio::piped() } else { Stdio::null() });
         let child = command.spawn();
         let mut child = child.with_context(|| self.program.display().to_string())?;
-        if let Some((at, told)) = news
+        if let Some((at, told)) = lines
             && let Some(out) = child.stdout.take()
         {
             thread::spawn(move || {
-                for line in BufReader::new(out).lines().map_while(Result::ok) {
-                    let news = if line.contains(" stands by on ") {
-                        NodeNews::StandsBy
-                    } else if line.contains(" ready on ") {
-                        NodeNews::Owns
-                    } else {
-                        continue;
-                    };
-                    if told.send((at, news)).is_err() {
-                        return;
-                    }
-                }
+                let lines = BufReader::new(out).lines().map_while(Result::ok);
+                // Who does not listen any more is about to end it.
+                lines.map(|line| told.send((at, line))).find(Result::is_err)
             });
         }
         self.child = Some(child);
@@ -103,7 +132,8 @@ impl Process {
 
     fn log_end(&self) -> String {
         let read = || {
-            let mut file = File::open(&self.log)?;
+            let Some(log) = &self.log else { return Ok(String::new()) };
+            let mut file = File::open(log)?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(LOG_SHOWN)))?;
             let mut bytes = Vec::new();
@@ -113,14 +143,32 @@ impl Process {
         read().unwrap_or_default()
     }
 
-    /// Asks it to end.
-    fn ask_to_end(&self) {
+    /// Sends it a signal, if it runs.
+    pub(super) fn signal(&self, signal: Signal) {
         if let Some(child) = &self.child {
-            // One that has ended already needs no asking.
-            let _gone = kill_process(Pid::from_child(child), Signal::TERM);
-            // One that somebody has stopped would never hear of it.
-            let _gone = kill_process(Pid::from_child(child), Signal::CONT);
+            // One that has ended already needs none.
+            let _gone = kill_process(Pid::from_child(child), signal);
         }
+    }
+
+    /// Tells it a line, if it runs and listens.
+    pub(super) fn tell(&mut self, line: &str) {
+        if let Some(input) = self.child.as_mut().and_then(|child| child.stdin.as_mut()) {
+            // One that has ended is told when it has begun again.
+            let _gone = writeln!(input, "{line}").and_then(|()| input.flush());
+        }
+    }
+
+    /// Asks it to end.
+    pub(super) fn ask_to_end(&self) {
+        self.signal(Signal::TERM);
+        // One that somebody has stopped would never hear of it.
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether it has been started, and was not seen to have ended.
+    pub(super) fn runs(&self) -> bool {
+        self.child.is_some()
     }
 }
 

@@ -1,0 +1,273 @@
+//! A node of a cluster that is for all shards: one process for each of them.
+//!
+//! What a shard's process has in memory is void when it loses its lease, so it begins anew then, and nobody else is to notice. And a shard that is
+//! stopped, because its log cannot be believed, stops no other. The process that was started watches over them: it passes signals
+//! on, starts again what has ended by an error, and ends with them. If it is killed, the system kills them.
+
+use crate::commands::processes::{NodeNews, Process};
+use anyhow::{Context, bail};
+use headwater_server::{Config, ConfigError, MemoryShare, NodeSignal, NodeSignals, Size, log};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// How often it is looked who has ended, and whether a signal has come.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long it takes until a process is started again: this the first time, and twice as long each time that follows.
+const RESTART: Duration = Duration::from_secs(1);
+/// At most so long; and who has run for so long is started again as if for the first time.
+const RESTART_MAX: Duration = Duration::from_secs(60);
+
+/// What stands before the bytes that a process may take, in a line on its standard input.
+const MEMORY: &str = "memory ";
+/// What a process takes that stands by, about: the others of its node may take that less.
+const STANDBY_BYTES: u64 = 32 << 20;
+
+/// What a process of a node is told on its command line.
+#[derive(clap::Args)]
+pub(super) struct ShardProcessArgs {
+    /// The shard that this process is for
+    #[arg(long, hide = true, requires = "node_process")]
+    shard_process: Option<u16>,
+    /// The process of the node
+    #[arg(long, hide = true, requires = "shard_process")]
+    node_process: Option<i32>,
+    /// What it is told on its standard input.
+    #[arg(skip)]
+    memory: MemoryShare,
+}
+
+impl ShardProcessArgs {
+    /// The settings of this process, by those of the node.
+    pub(super) fn apply(&self, config: Config) -> Result<Config, ConfigError> {
+        let Some(shard) = self.shard_process else { return Ok(config) };
+        let mut config = config.of_shard(shard)?;
+        if let Some(bytes) = self.memory.bytes() {
+            config.memory.max = Size(bytes);
+        }
+        Ok(config)
+    }
+
+    /// What of its node's memory this process may take.
+    pub(super) fn memory(&self) -> MemoryShare {
+        self.memory.clone()
+    }
+
+    /// Has this process end with that of the node, and hear what that says.
+    pub(super) fn bind_to_node(&self) -> anyhow::Result<()> {
+        let Some(node) = self.node_process else { return Ok(()) };
+        set_parent_process_death_signal(Some(Signal::KILL)).context("the node's process")?;
+        if getppid() != Pid::from_raw(node) {
+            bail!("the node's process has ended");
+        }
+        let memory = self.memory();
+        std::thread::Builder::new().name(String::from("node")).spawn(move || {
+            for line in std::io::stdin().lines().map_while(Result::ok) {
+                let bytes = line.strip_prefix(MEMORY).and_then(|text| text.parse().ok());
+                bytes.into_iter().for_each(|bytes| memory.set(bytes));
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// A process for a shard, and how it does.
+struct ShardProcess {
+    process: Process,
+    /// It has said that it serves clients, in this life or an earlier one.
+    begun: bool,
+    /// It has said that it owns its shard.
+    owns: bool,
+    /// The line that it was told last, since it has said something.
+    told: String,
+    started: Instant,
+    /// When it is started again, after having ended.
+    due: Option<Instant>,
+    /// How long that takes the next time.
+    pause: Duration,
+}
+
+impl ShardProcess {
+    fn new(shard: u16) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("this program")?;
+        let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let (shard, node) = (shard.to_string(), getpid().as_raw_pid().to_string());
+        arguments.extend(["--shard-process", &shard, "--node-process", &node].map(OsString::from));
+        // The service manager is told of all processes at once.
+        let process =
+            Process::new(&shard, &program, arguments).without(&["NOTIFY_SOCKET"]).listening();
+        let (started, pause) = (Instant::now(), RESTART);
+        let (begun, owns, told) = (false, false, String::new());
+        Ok(Self { process, begun, owns, told, started, due: None, pause })
+    }
+
+    /// How long it takes until it is started again, after it has ended just now.
+    fn next_pause(&mut self) -> Duration {
+        if self.started.elapsed() >= RESTART_MAX {
+            self.pause = RESTART;
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(RESTART_MAX);
+        pause
+    }
+}
+
+/// What a process may take where so many of a node's `shards` processes own their shards, this one among them, of the node's `max` bytes.
+fn share(max: u64, shards: u64, owning: u64) -> u64 {
+    let standing_by = (shards - owning) * STANDBY_BYTES;
+    (max.saturating_sub(standing_by) / owning).max(max / shards)
+}
+
+/// The processes of a node.
+pub(super) struct NodeProcesses {
+    /// What all of them may take; 0: there is no bound.
+    memory: u64,
+    shards: Vec<ShardProcess>,
+    lines: Receiver<(usize, String)>,
+    tells: std::sync::mpsc::Sender<(usize, String)>,
+    signals: NodeSignals,
+    /// All have said that they serve clients.
+    ready: bool,
+}
+
+impl NodeProcesses {
+    /// Checks the settings of all processes; none is started yet.
+    pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
+        let (count, memory) = (config.listen.shards.number(), config.memory.max.0);
+        for shard in 0..count {
+            config.of_shard(shard).and_then(|config| config.check())?;
+        }
+        let shards = (0..count).map(ShardProcess::new).collect::<anyhow::Result<_>>()?;
+        let (tells, lines) = channel();
+        Ok(Self { memory, shards, lines, tells, signals: NodeSignals::new()?, ready: false })
+    }
+
+    /// Runs them until SIGTERM or SIGINT, or until a client has one end by SHUTDOWN. SIGHUP has the settings read again.
+    pub(super) fn run(
+        mut self,
+        read: &dyn Fn() -> Result<Config, ConfigError>,
+    ) -> anyhow::Result<ExitCode> {
+        let done = self.watch(read);
+        self.shards.iter().for_each(|shard| shard.process.ask_to_end());
+        // They complete what is under way, which takes as long as it takes.
+        while self
+            .shards
+            .iter_mut()
+            .any(|shard| shard.process.ended().is_none() && shard.process.runs())
+        {
+            self.pass_lines()?;
+            std::thread::sleep(LOOK);
+        }
+        self.pass_lines()?;
+        log::end();
+        done
+    }
+
+    fn watch(
+        &mut self,
+        read: &dyn Fn() -> Result<Config, ConfigError>,
+    ) -> anyhow::Result<ExitCode> {
+        for at in 0..self.shards.len() {
+            self.start(at)?;
+        }
+        loop {
+            match self.signals.came() {
+                Some(NodeSignal::End) => return Ok(ExitCode::SUCCESS),
+                Some(NodeSignal::Reload) => {
+                    log::reopen();
+                    self.shards.iter().for_each(|shard| shard.process.signal(Signal::HUP));
+                    // What cannot be read each process tells of.
+                    self.memory = read().map_or(self.memory, |config| config.memory.max.0);
+                    self.share_memory();
+                }
+                None => {}
+            }
+            self.pass_lines()?;
+            for at in 0..self.shards.len() {
+                let shard = &mut self.shards[at];
+                if let Some(status) = shard.process.ended() {
+                    if status.success() {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    if !shard.begun {
+                        bail!("the process of shard {at} cannot begin: {status}");
+                    }
+                    let pause = shard.next_pause();
+                    shard.due = Some(Instant::now() + pause);
+                    log::shard_process_ended(at, &status, pause);
+                }
+                if shard.due.take_if(|due| *due <= Instant::now()).is_some() {
+                    self.start(at)?;
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn start(&mut self, at: usize) -> anyhow::Result<()> {
+        let shard = &mut self.shards[at];
+        (shard.started, shard.owns) = (Instant::now(), false);
+        shard.process.start(Some((at, self.tells.clone())))
+    }
+
+    /// Tells each process what it may take, where that has changed: those that own shards share equally, and one that stands by is told what it may
+    /// take when it owns.
+    fn share_memory(&mut self) {
+        if self.memory == 0 {
+            return;
+        }
+        let shards = self.shards.len() as u64;
+        let owning = self.shards.iter().filter(|shard| shard.owns).count() as u64;
+        for shard in self.shards.iter_mut().filter(|shard| shard.begun) {
+            let owning = if shard.owns { owning } else { owning + 1 };
+            let line = format!("{MEMORY}{}", share(self.memory, shards, owning));
+            if shard.told != line {
+                shard.process.tell(&line);
+                shard.told = line;
+            }
+        }
+    }
+
+    /// Shows what the processes say.
+    fn pass_lines(&mut self) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        while let Ok((at, line)) = self.lines.try_recv() {
+            // Who reads this may have gone: the node goes on.
+            let _unread = writeln!(out, "{line}").and_then(|()| out.flush());
+            let shard = &mut self.shards[at];
+            if let Some(news) = NodeNews::of(&line) {
+                (shard.begun, shard.owns) = (true, news == NodeNews::Owns);
+                // One that has begun anew knows nothing of before.
+                shard.told.clear();
+            }
+        }
+        drop(out);
+        self.share_memory();
+        if !self.ready && self.shards.iter().all(|shard| shard.begun) {
+            self.ready = true;
+            crate::notify::ready()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_own_share_what_those_that_stand_by_leave() {
+        let of = |owning| share(1 << 30, 4, owning);
+        assert_eq!(of(4), (1 << 30) / 4);
+        assert_eq!(of(2), ((1 << 30) - 2 * STANDBY_BYTES) / 2);
+        assert_eq!(of(1), (1 << 30) - 3 * STANDBY_BYTES);
+        // Never less than where all own.
+        assert_eq!(share(64 << 20, 4, 1), 16 << 20);
+        for owning in 1..=4 {
+            assert!(of(owning) * owning <= 1 << 30);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Nodes that are for all shards of their cluster, with a process for each: they come to own equally many, end as one, and lose what they own as one.
+
+use crate::cluster::{ALL, Turn, ask, connect, servers, text};
+use crate::nats_servers::{Servers, free_ports};
+use crate::support::{PATIENCE, program};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const NODES: usize = 3;
+const SHARDS: u16 = 3;
+const LOOK: Duration = Duration::from_millis(50);
+/// What a node may take, and what is left free for each of its processes that stands by.
+const MEMORY: u64 = 512 << 20;
+const STANDBY: u64 = 32 << 20;
+/// How much of each node's log is shown where a test fails.
+const LOG_SHOWN: usize = 6000;
+
+/// The first of so many free ports in a row, for each node.
+fn free_runs(runs: usize, length: u16) -> Vec<u16> {
+    let mut found = Vec::new();
+    let began = Instant::now();
+    while found.len() < runs {
+        assert!(began.elapsed() < PATIENCE, "no {length} ports in a row are free");
+        let ports = free_ports(length.into());
+        if ports.windows(2).all(|pair| pair[1] == pair[0] + 1) {
+            found.push(ports[0]);
+        }
+    }
+    found
+}
+
+/// Waits until this is so, and says what it was about if it does not come.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        sleep(LOOK);
+    }
+}
+
+struct Nodes {
+    nats: Servers,
+    folder: TempDir,
+    ports: Vec<u16>,
+    children: Vec<Option<Child>>,
+    _turn: Turn,
+}
+
+impl Nodes {
+    /// Nodes that have begun; `None`: there is no `nats-server` on this machine.
+    fn start() -> Option<Self> {
+        let (nats, turn) = servers("always")?;
+        let folder = tempfile::tempdir().unwrap();
+        let ports = free_runs(NODES, SHARDS);
+        let children = (0..NODES).map(|_| None).collect();
+        let mut nodes = Self { nats, folder, ports, children, _turn: turn };
+        (0..NODES).for_each(|at| nodes.begin(at, &[]));
+        Some(nodes)
+    }
+
+    fn command(&self, at: usize, more: &[&str]) -> Command {
+        let port = self.ports[at];
+        let mut command = program();
+        command.args(["serve", "--shards", &SHARDS.to_string(), "--port", &port.to_string()]);
+        command.args(["--log-level", "info"]);
+        command.args(["--node", &format!("n{at}"), "--advertise", &format!("127.0.0.1:{port}")]);
+        command.arg("--data").arg(self.folder.path().join(format!("n{at}")));
+        command.args(["--cluster", &self.nats.urls(&ALL)]);
+        for url in self.nats.monitoring() {
+            command.args(["--nats-monitoring", &url]);
+        }
+        command.args(["--memory", &MEMORY.to_string()]).args(more);
+        command
+    }
+
+    fn log(&self, at: usize) -> String {
+        fs::read_to_string(self.folder.path().join(format!("n{at}.log"))).unwrap()
+    }
+
+    fn begin(&mut self, at: usize, more: &[&str]) {
+        let path = self.folder.path().join(format!("n{at}.log"));
+        let log = File::options().create(true).append(true).open(path).unwrap();
+        let mut command = self.command(at, more);
+        self.children[at] = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+    }
+
+    fn signal(&self, at: usize, signal: Signal) {
+        kill_process(Pid::from_child(self.children[at].as_ref().unwrap()), signal).unwrap();
+    }
+
+    fn kill(&mut self, at: usize) {
+        self.signal(at, Signal::KILL);
+        self.ended(at);
+    }
+
+    /// Waits until a node has ended, with all of its processes.
+    fn ended(&mut self, at: usize) -> ExitStatus {
+        let mut child = self.children[at].take().expect("it runs");
+        let mut status = None;
+        until("the node does not end", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        let listens = |port: u16| TcpStream::connect(("127.0.0.1", port)).is_ok();
+        let ports = self.ports[at]..self.ports[at] + SHARDS;
+        until("a process of the node goes on", || ports.clone().all(|port| !listens(port)));
+        status.unwrap()
+    }
+
+    /// What `headwater cluster` says with these words.
+    fn operate(&self, words: &[&str]) -> String {
+        let mut command = program();
+        command.arg("cluster").args(words).args(["--cluster", &self.nats.urls(&ALL)]);
+        for url in self.nats.monitoring() {
+            command.args(["--nats-monitoring", &url]);
+        }
+        let output = command.output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    }
+
+    /// How many shards each node owns, and how many have an owner.
+    fn owned(&self) -> (BTreeMap<String, usize>, usize) {
+        let status: Value = serde_json::from_str(&self.operate(&["status", "--json"])).unwrap();
+        let mut owned = BTreeMap::new();
+        // Before the first node has begun there is no cluster to look at.
+        for node in status["nodes"].as_array().into_iter().flatten() {
+            let (name, shard) = node["node"].as_str().unwrap().split_once('/').unwrap();
+            assert_eq!(node["shard"].to_string(), shard);
+            *owned.entry(name.to_owned()).or_default() += node["owns"].as_array().unwrap().len();
+        }
+        let all = owned.values().sum();
+        (owned, all)
+    }
+
+    /// Waits until these nodes own so many shards each.
+    fn until_owned(&self, expected: [usize; NODES]) {
+        let mut seen = None;
+        until(&format!("the nodes should own {expected:?}"), || {
+            let (owned, all) = self.owned();
+            let is_so = expected.iter().enumerate().all(|(at, count)| {
+                owned.get(&format!("n{at}")).copied().unwrap_or_default() == *count
+            });
+            seen = Some((owned, all));
+            is_so
+        });
+        assert_eq!(seen.unwrap().1, usize::from(SHARDS));
+    }
+
+    /// Waits until those processes of a node that own shards may take so much of its memory, each.
+    fn until_they_may_take(&self, at: usize, owning: u64, bytes: u64) {
+        until(&format!("{owning} processes of n{at} should have {bytes} bytes each"), || {
+            let ports = self.ports[at]..self.ports[at] + SHARDS;
+            let with_share = ports.filter(|port| {
+                let mut client = connect(*port);
+                // What stands by passes on what it is asked.
+                let info = ask(&mut client, "INFO").map(|info| text(&info)).unwrap_or_default();
+                info.contains(&format!("\r\ntcp_port:{port}\r\n"))
+                    && info.contains(&format!("\r\nmaxmemory:{bytes}\r\n"))
+            });
+            with_share.count() as u64 == owning
+        });
+    }
+
+    /// What a process answers once all shards have owners that it knows.
+    fn answer(&self, port: u16, words: &str) -> redis::Value {
+        let mut found = None;
+        until(&format!("no answer to {words} at {port}"), || {
+            found = ask(&mut connect(port), words).ok();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for at in 0..NODES {
+                let log = self.log(at);
+                let last = log.char_indices().rev().nth(LOG_SHOWN).map_or(0, |(at, _)| at);
+                // There is nowhere else to say it.
+                let _shown = writeln!(std::io::stderr(), "n{at}:\n{}", &log[last..]);
+            }
+        }
+        for child in self.children.iter_mut().flatten() {
+            let _gone = child.kill();
+            let _gone = child.wait();
+        }
+    }
+}
+
+/// Nodes own a shard each; a node that is killed loses what it owns, with everything acknowledged; and one that comes back is given a shard again.
+#[test]
+fn nodes_come_to_own_equally_many_and_what_one_loses_others_have() {
+    let Some(mut nodes) = Nodes::start() else { return };
+    nodes.until_owned([1, 1, 1]);
+    // All owners have found one another when they answer for keys of all shards.
+    for port in nodes.ports.iter().flat_map(|port| *port..*port + SHARDS) {
+        (0..20).for_each(|number| _ = nodes.answer(port, &format!("GET p|{number}")));
+    }
+    let port = nodes.ports[0];
+    let added: redis::RedisResult<redis::Value> =
+        redis::cmd("JOIN.ADD").arg("all").arg("sum = sum p|<n>").query(&mut connect(port));
+    added.unwrap();
+    let write = |nodes: &Nodes, numbers: std::ops::Range<u32>, at: &[usize]| {
+        for number in numbers {
+            // Any process of any node takes any key.
+            let port = nodes.ports[at[number as usize % at.len()]] + number as u16 / 3 % SHARDS;
+            nodes.answer(port, &format!("SET p|{number} {number}"));
+        }
+    };
+    let expect = |nodes: &Nodes, count: u32, at: &[usize]| {
+        for port in at.iter().flat_map(|at| nodes.ports[*at]..nodes.ports[*at] + SHARDS) {
+            for number in [0, count / 2, count - 1] {
+                let found = nodes.answer(port, &format!("GET p|{number}"));
+                assert_eq!(text(&found), number.to_string(), "at {port}");
+            }
+            let sum = (0..count).sum::<u32>().to_string();
+            assert_eq!(text(&nodes.answer(port, "GET sum")), sum, "at {port}");
+        }
+    };
+    write(&nodes, 0..60, &[0, 1, 2]);
+    expect(&nodes, 60, &[0, 1, 2]);
+    (0..NODES).for_each(|at| nodes.until_they_may_take(at, 1, MEMORY - 2 * STANDBY));
+    nodes.kill(0);
+    write(&nodes, 60..61, &[1, 2]);
+    expect(&nodes, 61, &[1, 2]);
+    let owned = nodes.owned().0;
+    assert_eq!(owned["n0"], 0);
+    let both = if owned["n1"] == 2 { 1 } else { 2 };
+    nodes.until_they_may_take(both, 2, (MEMORY - STANDBY) / 2);
+    nodes.begin(0, &[]);
+    nodes.until_owned([1, 1, 1]);
+    nodes.until_they_may_take(both, 1, MEMORY - 2 * STANDBY);
+    expect(&nodes, 61, &[0, 1, 2]);
+    // One that is drained owns nothing, until it may again.
+    let told = nodes.operate(&["drain", "n1"]);
+    assert!(told.contains("n1 is drained: n"), "{told}");
+    assert_eq!(nodes.owned().0["n1"], 0);
+    expect(&nodes, 61, &[0, 1, 2]);
+    let told = nodes.operate(&["drain", "n1", "--undo"]);
+    assert!(told.contains("n1 may own again"), "{told}");
+    nodes.until_owned([1, 1, 1]);
+    expect(&nodes, 61, &[0, 1, 2]);
+    // A node that has ended is forgotten with all of its processes, and not before.
+    let told = nodes.operate(&["remove", "n2"]);
+    assert!(told.contains("is heard, at "), "{told}");
+    nodes.signal(2, Signal::TERM);
+    assert!(nodes.ended(2).success());
+    until("n2 is heard still", || nodes.operate(&["remove", "n2"]).contains("n2 is forgotten"));
+    assert!(!nodes.owned().0.contains_key("n2"));
+    expect(&nodes, 61, &[0, 1]);
+}
+
+/// A process of a node that is killed is started again, and the others do not notice; a client that ends one ends the node.
+#[test]
+fn a_node_starts_its_processes_again_and_ends_as_one() {
+    let Some(mut nodes) = Nodes::start() else { return };
+    nodes.until_owned([1, 1, 1]);
+    nodes.answer(nodes.ports[0], "SET key value");
+    let id = |nodes: &Nodes, port: u16| {
+        let info = text(&nodes.answer(port, "INFO server"));
+        let id = info.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap();
+        id.parse::<i32>().unwrap()
+    };
+    // What stands by says who owns: its own processes are found by what they listen at.
+    let children = |nodes: &Nodes, at: usize| -> BTreeMap<String, i32> {
+        let node = nodes.children[at].as_ref().unwrap().id();
+        let list = format!("/proc/{node}/task/{node}/children");
+        let all = fs::read_to_string(list).unwrap();
+        // One that is just beginning has no such words yet.
+        let child = |id: &str| {
+            let line = fs::read_to_string(format!("/proc/{id}/cmdline")).ok()?;
+            let mut words = line.split('\0').skip_while(|word| *word != "--shard-process");
+            Some((words.nth(1)?.to_owned(), id.parse().unwrap()))
+        };
+        all.split_whitespace().filter_map(child).collect()
+    };
+    let before = children(&nodes, 1);
+    assert_eq!(before.keys().collect::<Vec<_>>(), ["0", "1", "2"]);
+    let killed = before["2"];
+    kill_process(Pid::from_raw(killed).unwrap(), Signal::KILL).unwrap();
+    until("the process is not started again", || {
+        let now = children(&nodes, 1);
+        now.get("2").is_some_and(|id| *id != killed)
+    });
+    let after = children(&nodes, 1);
+    assert_eq!((after["0"], after["1"]), (before["0"], before["1"]));
+    until("it is not told", || nodes.log(1).contains("event=\"shard_process_ended\" shard=2"));
+    // Lines say whose they are.
+    for shard in 0..SHARDS {
+        let line = format!("\nn1/{shard} ");
+        until("lines of all processes", || nodes.log(1).contains(&line));
+    }
+    assert_eq!(text(&nodes.answer(nodes.ports[1] + 2, "GET key")), "value");
+    // A process that owns its shard is asked to end.
+    let owner = (0..SHARDS).map(|shard| nodes.ports[0] + shard).find(|port| {
+        let mine = children(&nodes, 0);
+        mine.values().any(|process| *process == id(&nodes, *port))
+    });
+    let _closed = ask(&mut connect(owner.expect("n0 owns a shard")), "SHUTDOWN");
+    assert!(nodes.ended(0).success());
+    // One that cannot begin is no node.
+    let http = (nodes.ports[0] + 1).to_string();
+    let refused = nodes.command(0, &["--http-port", &http]).output().unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && why.contains("allowed: at least 3 apart"), "{why}");
+    let taken = std::net::TcpListener::bind(("127.0.0.1", nodes.ports[0] + 1)).unwrap();
+    let refused = nodes.command(0, &[]).output().unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(why.contains("the process of shard 1 cannot begin"), "{why}");
+    drop(taken);
+    nodes.begin(0, &[]);
+    nodes.until_owned([1, 1, 1]);
+}
