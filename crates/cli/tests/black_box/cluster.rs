@@ -390,7 +390,7 @@ fn whoever_is_struck_what_was_acknowledged_stays() {
     let writers = Writers::start(&cluster);
     let all = &writers.written;
     let rounds = std::env::var("HEADWATER_CLUSTER_ROUNDS").ok();
-    let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
+    let rounds: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(4);
     for round in 0..rounds {
         sleep(Duration::from_secs(1));
         let struck = cluster.owner();

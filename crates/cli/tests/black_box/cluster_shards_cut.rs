@@ -3,16 +3,16 @@
 //!
 //! `HEADWATER_CLUSTER_ROUNDS` says how often somebody is struck.
 
-use crate::cluster::{Links, servers};
+use crate::cluster::{Links, ask, connect, servers, text};
 use crate::cluster_cut::{CLIENTS, Link, REGISTERS, Recorded, go_on, rounds};
 use crate::cluster_shards::Cluster;
 use crate::nats_servers::{LINK_PORT_OFFSET, SERVERS, free_ports};
-use crate::support::Stops;
+use crate::support::{PATIENCE, Stops};
 use rustix::process::Signal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Which shard each node is for.
 const OF: [usize; 4] = [0, 1, 0, 1];
@@ -118,4 +118,42 @@ fn what_clients_of_several_shards_are_told_is_linearizable_whoever_is_struck() {
     };
     let of_first = (0..REGISTERS).filter(first_half).count();
     assert!((1..REGISTERS).contains(&of_first), "{of_first} of {REGISTERS} are of one shard");
+}
+
+/// An owner that is cut off from the NATS servers alone may not answer, and nobody else has its shard: the others say so instead of waiting for it.
+#[test]
+fn nobody_waits_for_an_owner_that_is_cut_off_from_the_log() {
+    let Some((nats, turn)) = servers("always") else { return };
+    let ports = free_ports(2);
+    let cut = Arc::new(AtomicBool::new(false));
+    let direct = (0..SERVERS).map(|at| nats.port(at)).collect();
+    let through = (0..SERVERS).map(|at| Link::to(nats.port(at), &cut).port).collect();
+    let links = [direct, through].into_iter().zip(&ports).map(|(nats, node)| Links {
+        nats,
+        node: *node,
+        cut: cut.clone(),
+    });
+    let links = links.collect();
+    let cluster = Cluster::start_among(&[0, 1], nats, turn, ports, links);
+    let of_second = |key: &String| {
+        let slot = cluster.ask(0, &format!("CLUSTER KEYSLOT {key}"));
+        matches!(slot, redis::Value::Int(8192..))
+    };
+    let key = (0..).map(|number| format!("key{number}")).find(of_second).unwrap();
+    cluster.ask(0, &format!("SET {key} value"));
+    cut.store(true, Ordering::Release);
+    // What was sent before is answered as well, if it is by that nobody knows what has become of it.
+    let mut client = connect(cluster.ports[0]);
+    let began = Instant::now();
+    loop {
+        match ask(&mut client, &format!("GET {key}")) {
+            Ok(value) => assert_eq!(text(&value), "value"),
+            Err(why) if why.code() == Some("CLUSTERDOWN") => break,
+            Err(why) => panic!("{why}"),
+        }
+        assert!(began.elapsed() < PATIENCE, "an owner without a lease answers");
+        sleep(Duration::from_millis(20));
+    }
+    cut.store(false, Ordering::Release);
+    assert_eq!(text(&cluster.ask(0, &format!("GET {key}"))), "value");
 }

@@ -2,7 +2,7 @@
 
 use super::{LinkEnd, ReplicaEnd};
 use crate::log::event;
-use crate::shards::links::{LinkSecurity, LinkSettings, Links};
+use crate::shards::links::{LinkSecurity, LinkSettings, Links, MayAnswer};
 use crate::shards::{Shards, Transport};
 use crate::tls::between_nodes;
 use headwater_base::Shard;
@@ -20,6 +20,7 @@ pub(crate) struct LinkedShard {
     epoch: u64,
     transport: Arc<Transport>,
     end: LinkEnd,
+    may_answer: MayAnswer,
 }
 
 impl LinkedShard {
@@ -28,7 +29,9 @@ impl LinkedShard {
         // What positions name: the same cluster, whoever owns its shards.
         let run = stable_hash(0, config.cluster.cluster_name.as_bytes());
         let me = Shard(config.cluster.shard());
+        let asked = replica.clone();
         Self {
+            may_answer: MayAnswer(Arc::new(move || asked.may_answer())),
             me,
             epoch: replica.epoch(),
             transport: Transport::apart(me, config.listen.shards.number(), run),
@@ -65,6 +68,7 @@ impl LinkedShard {
             bind,
             batch_bytes_max: longest + BATCH_BESIDE,
             security,
+            may_answer: self.may_answer,
         };
         let (shard, epoch) = (self.me.0, self.epoch);
         let links = Links::start(settings, self.transport, self.end.owners).map_err(|why| {

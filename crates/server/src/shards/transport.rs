@@ -65,6 +65,8 @@ pub(crate) struct Transport {
     users: Arc<UserRegistry>,
     /// Batches of shards in other processes that were none.
     refused: AtomicU64,
+    /// How often the shard of this process has looked what has come, where the others are in other processes.
+    looked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -144,6 +146,7 @@ impl Transport {
             entrance,
             users,
             refused: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
         })
     }
 
@@ -252,6 +255,11 @@ impl Transport {
     /// How often that was so.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// How often the shard of this process has looked what has come: one that goes on does so when it is [rung](Self::ring).
+    pub(crate) fn looked(&self) -> u64 {
+        self.looked.load(Ordering::Relaxed)
     }
 
     /// Bytes that a shard has not taken yet.
@@ -447,6 +455,9 @@ impl Outbox {
     /// Takes what has come.
     #[inline]
     pub(crate) fn take(&self) -> Vec<MessageBatch> {
+        if self.transport.apart {
+            self.transport.looked.fetch_add(1, Ordering::Relaxed);
+        }
         self.transport.of(self.me).take()
     }
 

@@ -8,6 +8,8 @@
 //!   gets the first batch of it, and of its end behind the last one.
 //! - N2. There is one connection to a shard at a time. A later one takes the place of the one before, unless it is of an earlier epoch.
 //! - N3. Nobody who does not know the cluster's secret is listened to beyond his greeting.
+//! - N4. Nobody waits for a shard that does not go on, or may not answer: after [`STUCK`] its connections end, and it has none until it does.
+//!   This thread would say for ever that it is there.
 //!
 //! # Cost
 //! A batch is one frame, copied once on each side. A connection on which nothing is said costs a frame of four bytes twice a second.
@@ -36,12 +38,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long it takes to connect, and to tell who one is, at most.
 const GREETING: Duration = Duration::from_secs(2);
 /// How soon a connection is tried again.
 const RETRY: Duration = Duration::from_millis(100);
+/// How often it is looked whether the shard goes on, and may answer.
+const PULSE: Duration = Duration::from_millis(500);
+/// For how long it may not, until its connections end. Its lease is older than two seconds by then; if it is renewed, all goes on.
+const STUCK: Duration = Duration::from_secs(2);
 /// So many may be about to tell who they are.
 const GREETINGS_MAX: usize = 64;
 
@@ -62,6 +68,18 @@ pub(crate) struct LinkSettings {
     pub(crate) batch_bytes_max: usize,
     /// Certificates, where connections are encrypted.
     pub(crate) security: Option<LinkSecurity>,
+    /// Whether this process may answer.
+    pub(crate) may_answer: MayAnswer,
+}
+
+/// Says whether a process may answer now.
+#[derive(Clone)]
+pub(crate) struct MayAnswer(pub(crate) Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for MayAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MayAnswer").field(&self.0()).finish()
+    }
 }
 
 /// Where an owner of a shard is, and its epoch.
@@ -102,6 +120,7 @@ impl Links {
             let tasks = tokio::task::LocalSet::new();
             let shared = Rc::new(Shared::new(settings, transport, owners));
             tasks.spawn_local(accept(shared.clone(), listener));
+            tasks.spawn_local(take_pulse(shared.clone()));
             for other in shared.others().filter(|other| *other > shared.settings.me) {
                 tasks.spawn_local(dial(shared.clone(), other));
             }
@@ -138,6 +157,8 @@ struct Shared {
     epochs: Vec<Cell<u64>>,
     /// By shard: ends the connection that there is.
     lines: Vec<RefCell<Option<Rc<Notify>>>>,
+    /// N4: the shard goes on, and may answer.
+    lives: Cell<bool>,
 }
 
 impl Shared {
@@ -149,7 +170,8 @@ impl Shared {
         let shards = usize::from(transport.shards());
         let numbers = || (0..shards).map(|_| Cell::new(0)).collect();
         let lines = (0..shards).map(|_| RefCell::new(None)).collect();
-        Self { settings, transport, owners, counts: numbers(), epochs: numbers(), lines }
+        let (counts, epochs, lives) = (numbers(), numbers(), Cell::new(true));
+        Self { settings, transport, owners, counts, epochs, lines, lives }
     }
 
     fn others(&self) -> impl Iterator<Item = Shard> + use<> {
@@ -161,10 +183,11 @@ impl Shared {
         self.owners.borrow().get(usize::from(other.0)).cloned().flatten()
     }
 
-    /// Has the shard know that no connection is there any more.
+    /// Ends all connections, and has the shard know.
     fn end_all(&self) {
         for other in self.others() {
-            if self.lines[usize::from(other.0)].take().is_some() {
+            if let Some(line) = self.lines[usize::from(other.0)].take() {
+                line.notify_one();
                 self.transport.tell_connected(self.settings.me, other, false);
             }
         }
@@ -173,6 +196,9 @@ impl Shared {
     /// Uses a connection to an owner until it ends (N2).
     async fn run_line(&self, other: Shard, epoch: u64, stream: LinkStream) {
         let at = usize::from(other.0);
+        if !self.lives.get() {
+            return;
+        }
         if epoch < self.epochs[at].get() {
             return refused(other, "it is of an earlier epoch than the one before");
         }
@@ -221,6 +247,39 @@ impl Shared {
     }
 }
 
+/// N4: has all connections end while the shard does not go on, or may not answer.
+async fn take_pulse(shared: Rc<Shared>) {
+    let (transport, me) = (&shared.transport, shared.settings.me);
+    let (mut looked, mut moved, mut answered) = (0, Instant::now(), Instant::now());
+    loop {
+        transport.ring(me);
+        sleep(PULSE).await;
+        let now = Instant::now();
+        if transport.looked() != looked {
+            (looked, moved) = (transport.looked(), now);
+        }
+        if (shared.settings.may_answer.0)() {
+            answered = now;
+        }
+        let why = if now.duration_since(moved) >= STUCK {
+            Some("the shard has not gone on for two seconds")
+        } else if now.duration_since(answered) >= STUCK {
+            Some("the lease of the shard is too old: is there a quorum of the NATS servers?")
+        } else {
+            None
+        };
+        match why {
+            Some(why) if shared.lives.replace(false) => {
+                let shard = me.0;
+                event!(warn, "shards", "cut_off", shard, why, "others do not wait for the shard");
+                shared.end_all();
+            }
+            Some(_) => {}
+            None => shared.lives.set(true),
+        }
+    }
+}
+
 fn refused(other: Shard, why: &str) {
     event!(
         warn,
@@ -262,6 +321,7 @@ async fn dial(shared: Rc<Shared>, other: Shard) {
     let mut owners = shared.owners.clone();
     loop {
         match shared.owner(other) {
+            _ if !shared.lives.get() => {}
             None => {
                 if owners.changed().await.is_err() {
                     return;
@@ -308,6 +368,9 @@ async fn accept(shared: Rc<Shared>, listener: TcpListener) {
             sleep(RETRY).await;
             continue;
         };
+        if !shared.lives.get() {
+            continue;
+        }
         let Ok(place) = room.clone().try_acquire_owned() else { continue };
         let shared = shared.clone();
         tokio::task::spawn_local(async move {

@@ -1,7 +1,7 @@
 //! Links over the loopback: what is written arrives, what is lost is told, and whoever is not of the cluster is refused.
 
 use super::handshake::{NONCE_BYTES, answer};
-use super::{LinkSecurity, LinkSettings, LinkedOwner, LinkedOwners, Links};
+use super::{LinkSecurity, LinkSettings, LinkedOwner, LinkedOwners, Links, MayAnswer};
 use crate::connection::ConnectionId;
 use crate::shards::{MessageBatch, Outbox, ShardMessage, Transport};
 use headwater_base::Shard;
@@ -11,6 +11,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -38,6 +39,7 @@ fn settings(me: u16, epoch: u64) -> LinkSettings {
         bind: SocketAddr::from(([127, 0, 0, 1], 0)),
         batch_bytes_max: 32 << 20,
         security: None,
+        may_answer: MayAnswer(Arc::new(|| true)),
     }
 }
 
@@ -362,4 +364,44 @@ fn encrypted_links_carry_the_same_and_strangers_are_refused() {
     stream.read_exact(&mut heard).unwrap();
     // A handshake's record of TLS.
     assert_eq!(heard[..2], [0x16, 3]);
+}
+
+/// N4: the thread of links would tell for ever that a shard is there which may not answer.
+#[test]
+fn nobody_waits_for_a_shard_that_may_not_answer() {
+    let may = Arc::new(AtomicBool::new(true));
+    let asked = may.clone();
+    let may_answer = MayAnswer(Arc::new(move || asked.load(Ordering::Relaxed)));
+    let (mut one, mut other) =
+        (Side::start(LinkSettings { may_answer, ..settings(0, 1) }), Side::start(settings(1, 1)));
+    one.knows(&other, 1);
+    other.knows(&one, 1);
+    until_both(&mut one, &mut other, true);
+    may.store(false, Ordering::Relaxed);
+    until_both(&mut one, &mut other, false);
+    may.store(true, Ordering::Relaxed);
+    until_both(&mut one, &mut other, true);
+    one.send(b"again");
+    other.until("it came", |side| side.came == b"again");
+}
+
+/// Waits until both were told that they are connected, or that they are not; both go on all the time.
+fn until_both(one: &mut Side, other: &mut Side, connected: bool) {
+    let began = Instant::now();
+    while [&one.told, &other.told].iter().any(|told| told.last() != Some(&connected)) {
+        one.look();
+        other.look();
+        assert!(began.elapsed() < PATIENCE, "connected should be {connected}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// N4: nor for one whose thread hangs.
+#[test]
+fn nobody_waits_for_a_shard_that_does_not_go_on() {
+    let (mut one, mut other) = pair();
+    // The other one alone looks what has come.
+    other.until_lost();
+    assert_eq!(one.told, [true]);
+    until_both(&mut one, &mut other, true);
 }
