@@ -42,6 +42,16 @@ def free_ports(count):
     return found
 
 
+def free_runs(count, length):
+    """The first of so many free ports in a row, this often."""
+    found = []
+    while len(found) < count:
+        ports = free_ports(length)
+        if ports[-1] - ports[0] == length - 1:
+            found.append(ports[0])
+    return found
+
+
 def eventually(holds):
     """Waits until something holds, and gives what it is."""
     end = time.monotonic() + PATIENCE
@@ -63,13 +73,16 @@ def connects(port):
 
 
 class Cluster:
-    """Three NATS servers, and a node for each of these shards. `machines` are the folders of three machines that have one server each, and nodes."""
+    """Three NATS servers, and a node for each of these shards, or three nodes for all of so many shards. `machines` are the folders of three machines
+    that have one server each, and nodes."""
 
-    def __init__(self, folder, of=(0, 0, 0), words=(), machines=None, sync="always"):
+    def __init__(self, folder, of=(0, 0, 0), words=(), machines=None, sync="always", shards=None):
         self.folder, self.of, self.words, self.processes = folder, of, words, []
+        self.shards = shards or max(of) + 1
+        self.has_all = shards is not None
         self.machines = machines or [folder] * SERVERS
-        ports = free_ports(3 * SERVERS + len(of))
-        self.ports = ports[3 * SERVERS :]
+        ports = free_ports(3 * SERVERS)
+        self.ports = free_runs(len(of), self.shards if self.has_all else 1)
         self.clients, routes, self.monitors = (ports[at : 3 * SERVERS : 3] for at in range(3))
         every_route = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
         for at in range(SERVERS):
@@ -99,10 +112,10 @@ class Cluster:
 
     def start(self, at):
         """Starts a node."""
-        port, shards = self.ports[at], max(self.of) + 1
+        port, shards = self.ports[at], self.shards
         urls = ",".join(f"nats://127.0.0.1:{port}" for port in self.clients)
         words = [PROGRAM, "serve", *self.words, "--shards", str(shards), "--port", str(port), "--cluster", urls]
-        words += ["--cluster-shard", str(self.of[at])] if shards > 1 else []
+        words += ["--cluster-shard", str(self.of[at])] if shards > 1 and not self.has_all else []
         words += ["--node", f"node{at}", "--advertise", f"127.0.0.1:{port}"]
         words += ["--data", str(self.machines[at % SERVERS] / f"node{at}")]
         for monitor in self.monitors:

@@ -4,7 +4,7 @@ use super::{Config, ConfigError, NodeShards};
 use serde::{Deserialize, Serialize};
 
 /// Where a node listens for the owners of other shards: so much above its clients' port, as Redis Cluster's bus does.
-const LINK_PORT_OFFSET: u16 = 10_000;
+pub(crate) const LINK_PORT_OFFSET: u16 = 10_000;
 
 /// The port for the owners of other shards beside this one for clients.
 #[must_use]
@@ -59,6 +59,9 @@ pub struct Cluster {
     pub cluster_key_file: String,
     /// Whether the connections between owners of shards are encrypted, with these certificates.
     pub cluster_link_tls: bool,
+    /// For so many seconds others should own the shard: a process for it has ended by an error just now. No setting.
+    #[serde(skip)]
+    pub recovers_seconds: u64,
 }
 
 impl Default for Cluster {
@@ -80,6 +83,7 @@ impl Default for Cluster {
             cluster_cert_file: String::new(),
             cluster_key_file: String::new(),
             cluster_link_tls: false,
+            recovers_seconds: 0,
         }
     }
 }
@@ -141,9 +145,12 @@ impl Config {
         let cluster = &self.cluster;
         let refuse = |text: &str| Err(ConfigError(String::from(text)));
         let name = &cluster.cluster_node;
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        // What is behind a slash in the name of a process says its shard.
+        let is_process = !self.log.process.is_empty();
+        let may_be = |byte: u8| byte.is_ascii_graphic() && (is_process || byte != b'/');
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(may_be) {
             return refuse(
-                "cluster-node (--node) must name this node: up to 64 printable characters without spaces",
+                "cluster-node (--node) must name this node: up to 64 printable characters without spaces and slashes",
             );
         }
         if !matches!(advertised_port(&cluster.cluster_advertise), Some(1..)) {

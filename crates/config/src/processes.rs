@@ -1,11 +1,15 @@
 //! A node of a cluster of several shards, which has a process for each: what the settings of the node say for one of them.
 //!
-//! What would be in each other's way is apart: process K has the ports, and the port in `cluster-advertise`, that are K above the node's, folders
-//! `shard-K` in those of the node, and the name `NODE/K`, which its lines of the log begin with. What may be taken is shared out: memory among those that own their shards, room for
-//! spilled bytes among all.
+//! What would be in each other's way is apart: process K has the ports, and the port in `cluster-advertise`, that are K above the node's, the folder
+//! `shard-K` in that of spilled bytes, as it has in that of data, and the name `NODE/K`, which its lines of the log begin with. What may be taken is
+//! shared out: memory among those that own their shards, room for spilled bytes among all.
 
+use crate::cluster::LINK_PORT_OFFSET;
 use crate::{Config, ConfigError, NodeShards, OptionalPort, Size};
 use std::path::Path;
+
+/// The least memory that a process for a shard begins with.
+const MEMORY_MIN: u64 = 32 << 20;
 
 /// The ports of a node, by the names of their settings.
 type Port = (&'static str, fn(&mut Config) -> &mut OptionalPort);
@@ -31,14 +35,9 @@ impl Config {
     /// The settings of the node's process for `shard`. It has an equal share of the node's memory, until it is told another one.
     ///
     /// # Errors
-    /// A port is none, or two of the node's processes would have the same; or the node's name has a slash.
+    /// A port is none, two of the node's processes would have the same, or there is too little memory for all.
     pub fn of_shard(&self, shard: u16) -> Result<Self, ConfigError> {
         let node = &self.cluster.cluster_node;
-        if node.contains('/') {
-            return Err(ConfigError(format!(
-                "cluster-node (--node) is '{node}' (allowed where a node is for all shards: no slashes)"
-            )));
-        }
         let mut config = self.clone();
         config.check_ports_of_shards()?;
         let cluster = &mut config.cluster;
@@ -56,16 +55,22 @@ impl Config {
                 *port = above(name, *port, shard)?;
             }
         }
-        for folder in [&mut config.data.data_dir, &mut config.spill.spill_dir] {
-            if !folder.is_empty() {
-                let own = Path::new(&folder).join(format!("shard-{shard}"));
-                *folder = own.display().to_string();
-            }
+        let folder = &mut config.spill.spill_dir;
+        if !folder.is_empty() {
+            let own = Path::new(&folder).join(format!("shard-{shard}"));
+            *folder = own.display().to_string();
         }
         let shards = u64::from(self.listen.shards.number());
         let spilled = &mut config.spill.spill_bytes_max;
         *spilled = Size((spilled.0 / shards).max(1));
-        config.memory.max = Size(self.memory.max.0 / shards);
+        let max = self.memory.max.0;
+        if max > 0 && max / shards < MEMORY_MIN {
+            return Err(ConfigError(format!(
+                "maxmemory is {max}: a node has a process for each of {shards} shards (allowed: 0, or at least {})",
+                MEMORY_MIN * shards
+            )));
+        }
+        config.memory.max = Size(max / shards);
         Ok(config)
     }
 
@@ -73,8 +78,10 @@ impl Config {
     fn check_ports_of_shards(&mut self) -> Result<(), ConfigError> {
         let shards = self.listen.shards.number();
         let mut taken: Vec<(&str, u16)> = Vec::new();
-        for (name, slot) in PORTS {
-            let OptionalPort::On(port @ 1..) = *slot(self) else { continue };
+        let ports = PORTS.map(|(name, slot)| (name, slot(self).number().unwrap_or(0)));
+        let links = self.listen.port.number().and_then(|port| port.checked_add(LINK_PORT_OFFSET));
+        let links = links.map(|port| ("the port for other shards", port));
+        for (name, port) in ports.into_iter().filter(|(_, port)| *port > 0).chain(links) {
             above(name, port, shards - 1)?;
             if let Some((other, _)) = taken.iter().find(|(_, at)| at.abs_diff(port) < shards) {
                 return Err(ConfigError(format!(
@@ -105,7 +112,7 @@ mod tests {
     const NODE: &str = "
         [listen]\nport = 7000\nhttp-port = 9000\nmemcached-port = 0\nshards = 3\n
         [cluster]\ncluster-nats = \"nats://a\"\ncluster-node = \"n1\"\ncluster-advertise = \"[::1]:7100\"\n
-        [data]\ndata-dir = \"/d\"\n[spill]\nspill-bytes-max = \"9mb\"\n[memory]\nmax = \"9gb\"";
+        [data]\ndata-dir = \"/d\"\n[spill]\nspill-dir = \"/s\"\nspill-bytes-max = \"9mb\"\n[memory]\nmax = \"9gb\"";
 
     fn node(more: &str) -> Config {
         Config::parse(&format!("{NODE}\n{more}")).unwrap()
@@ -125,7 +132,7 @@ mod tests {
         assert_eq!(config.tls.tls_port, OptionalPort::Off);
         assert_eq!(config.cluster.cluster_advertise, "[::1]:7102");
         assert_eq!(config.cluster.cluster_node, "n1/2");
-        assert_eq!((&*config.data.data_dir, &*config.spill.spill_dir), ("/d/shard-2", ""));
+        assert_eq!((&*config.data.data_dir, &*config.spill.spill_dir), ("/d", "/s/shard-2"));
         assert_eq!(config.spill.spill_bytes_max, Size(3 << 20));
         assert_eq!(config.memory.max, Size(3 << 30));
         config.check().unwrap();
@@ -147,8 +154,13 @@ mod tests {
         assert!(error.contains("from port on (allowed: at least 3 apart)"), "{error}");
         let error = of(|config| &mut config.tls.tls_port, 65_534);
         assert!(error.starts_with("tls-port is 65534"), "{error}");
+        let error = of(|config| &mut config.listen.http_port, 17_001);
+        assert!(error.contains("the port for other shards is 17000"), "{error}");
+        let mut little = node("");
+        little.memory.max = Size(3 * MEMORY_MIN - 1);
+        assert!(refused(little).contains("(allowed: 0, or at least 100663296)"));
         let mut named = node("");
         named.cluster.cluster_node = String::from("a/b");
-        assert!(refused(named).contains("no slashes"));
+        assert!(named.check().unwrap_err().to_string().contains("without spaces and slashes"));
     }
 }

@@ -54,7 +54,7 @@ impl NodesSeen {
 
 /// The last that each node has written, with its revision; `None`: that failed.
 async fn names(context: &Context, bucket: &str) -> Option<Vec<(u64, Owner)>> {
-    let asked = serde_json::json!({ "multi_last": [format!("$KV.{bucket}.node.*")] });
+    let asked = serde_json::json!({ "multi_last": [format!("$KV.{bucket}.node.>")] });
     let batch = direct_get(context, &format!("KV_{bucket}"), asked).await?;
     // What cannot be read is no node that is there.
     let node = |one: Stored| Some((one.sequence, Owner::decode(&one.bytes).ok()?));

@@ -52,7 +52,8 @@ impl DrainedNodes {
     /// Who of these nodes, which are heard, could own the shards if this node was drained as well.
     #[must_use]
     pub fn others<'a>(&self, node: &str, heard: &'a [String]) -> Vec<&'a str> {
-        let could = |other: &&String| node_of(other) != node && !self.contains(other);
+        let could =
+            |other: &&String| *other != node && node_of(other) != node && !self.contains(other);
         heard.iter().filter(could).map(String::as_str).collect()
     }
 

@@ -100,8 +100,8 @@ impl Heartbeat {
         self.writable_since
     }
 
-    /// Tells from now on that this is the greatest epoch in the log, as far as this node has followed it.
-    pub fn has_seen(&mut self, epoch: Epoch) {
+    /// Tells from now on that this node has followed the log, whose last epoch is this one; 0: it has not.
+    pub fn has_followed(&mut self, epoch: Epoch) {
         self.owner.epoch = epoch;
     }
 

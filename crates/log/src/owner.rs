@@ -31,7 +31,7 @@ pub struct Owner {
     pub shard: u16,
     /// A number that each start of a process draws: a node that has restarted is not who it was.
     pub incarnation: u64,
-    /// The epoch in which it owns the shard; of a node that tells that it lives, the greatest that it has seen in the log.
+    /// The epoch in which it owns the shard; of a node that tells that it lives, that of the log which it has followed, or 0.
     pub epoch: Epoch,
     /// It has given the shard up: the next owner need not wait.
     pub released: bool,

@@ -10,7 +10,7 @@
 //!   waits [`DEFER_MILLIS`] longer before it takes the lease: nobody depends on a node that is not there after all.
 //! - S2. An owner gives a shard up where its node owns two more than another that could take it, and that has been so for [`SETTLE_MILLIS`]: one
 //!   shard after the other, of the node that owns the most, while all shards have owners. So the numbers come to differ by one at most, nothing
-//!   moves that need not, and a node that restarts moves nothing.
+//!   moves that need not.
 //!
 //! Nothing of W1 to W3 depends on this: who computes something else, because it knows less, takes a shard later or gives one up too early.
 
@@ -45,7 +45,7 @@ pub struct ShardHolder {
 /// What a process knows of its cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterSeen<'a> {
-    /// The processes that are heard. The epoch of each is the greatest that it has seen in its shard's log.
+    /// The processes that are heard. The epoch of each is that of its shard's log where it has followed that ([`Replica::followed`](crate::Replica::followed)), or 0.
     pub processes: &'a [Owner],
     /// The nodes that are drained.
     pub drained: &'a DrainedNodes,

@@ -21,6 +21,9 @@ use core::fmt;
 /// How long after a failure the log is read again, in milliseconds.
 const RETRY_MILLIS: u64 = 50;
 
+/// For how long a follower that was at the end of the log has followed it, in milliseconds.
+const FOLLOWED_MILLIS: u64 = 2000;
+
 /// What a replica must know from the start.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
@@ -148,6 +151,8 @@ pub struct Replica {
     read: Option<ReadUnderWay>,
     /// When the next read is due.
     due: Monotonic,
+    /// When it was at the end of the log last.
+    at_end: Option<Monotonic>,
 }
 
 impl Replica {
@@ -167,6 +172,7 @@ impl Replica {
             tag,
             read: None,
             due: Monotonic(0),
+            at_end: None,
             config,
         }
     }
@@ -192,10 +198,12 @@ impl Replica {
         self.serves().and_then(|_| self.ownership.answers_until())
     }
 
-    /// The greatest epoch that it has seen in the log.
+    /// The epoch in which it serves, or that of the log where it has just been at its end; 0: it lacks some of it.
     #[must_use]
-    pub fn log_epoch(&self) -> Epoch {
-        self.serves().unwrap_or(Epoch(0)).max(self.reader.epoch())
+    pub fn followed(&self, now: Monotonic) -> Epoch {
+        let is_at_end = self.at_end.is_some_and(|at| now.since(at) < FOLLOWED_MILLIS);
+        let read = if is_at_end { self.reader.epoch() } else { Epoch(0) };
+        self.serves().unwrap_or(read)
     }
 
     /// Whether the bucket says that the shard is this node's, as far as it knows; a lease that was released is no more.
@@ -466,6 +474,9 @@ impl Replica {
             }
         }
         let at_end = self.reader.at() >= batch.last || self.reader.unconfirmed().is_some();
+        if at_end {
+            self.at_end = Some(now);
+        }
         match self.role {
             _ if !at_end => {
                 // Where nothing has come, the server that has answered knows less than it says.

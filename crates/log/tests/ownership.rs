@@ -262,6 +262,41 @@ fn a_log_is_claimed_behind_all_that_was_read() {
 }
 
 #[test]
+fn a_log_is_followed_by_who_was_at_its_end_just_now() {
+    let header =
+        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let (claim, before) = header.encode(headwater_log::LogId::of(STREAM), b"a");
+    let node = node("b", 0);
+    let config = ReplicaConfig {
+        stream: STREAM.into(),
+        key: "owner.0".into(),
+        node,
+        times: LeaseTimes::default(),
+        window: AppendWindow::default(),
+        follow_millis: 50,
+    };
+    let mut replica = Replica::new(config, LogPosition::default(), 0);
+    let mut effects = Vec::new();
+    let mut read = |now: u64, messages: Vec<(Sequence, Vec<u8>)>| {
+        let tick = ReplicaInput::Tick { wants: false, defer_millis: 0, writable_since: None };
+        replica.handle(tick, Monotonic(now), &mut effects);
+        let tag = effects.drain(..).rev().find_map(|effect| match effect {
+            ReplicaEffect::Log(LogRequest::Read { tag, .. }) => Some(tag),
+            _ => None,
+        });
+        let batch = LogBatch { messages, first: Sequence(1), last: Sequence(2) };
+        let answer = LogAnswer::Read { tag: tag.expect("it reads"), batch: Some(batch) };
+        replica.handle(ReplicaInput::Log(answer), Monotonic(now), &mut effects);
+        [now, now + 1999, now + 2000].map(|at| replica.followed(Monotonic(at)).0)
+    };
+    // The claim of an owner, behind which there is more.
+    assert_eq!(read(1000, vec![(Sequence(1), claim)]), [0, 0, 0]);
+    let header = RecordHeader { epoch: Epoch(9), before, ..header };
+    let (claim, _) = header.encode(headwater_log::LogId::of(STREAM), b"c");
+    assert_eq!(read(2000, vec![(Sequence(2), claim)]), [9, 9, 0]);
+}
+
+#[test]
 fn an_acknowledged_record_that_is_missing_stops_the_shard() {
     let position = LogPosition { sequence: Sequence(5), checksum: 1 };
     let mut told = Told::new(position);
@@ -311,6 +346,19 @@ fn a_node_may_own_once_it_has_read_that_it_is_not_drained() {
     assert!(drain.is_drained());
     look(&mut drain, 3210, &[]);
     assert!(drain.may_own());
+}
+
+#[test]
+fn what_is_drained_is_no_other_whether_it_is_a_node_or_one_of_its_processes() {
+    let drained = DrainedNodes::default();
+    let heard = ["a/0", "b/0"].map(String::from);
+    assert_eq!(drained.others("a", &heard), ["b/0"]);
+    assert_eq!(drained.others("a/0", &heard), ["b/0"]);
+    assert_eq!(drained.others("b/0", &heard[1..]), Vec::<&str>::new());
+    let mut drained = drained;
+    drained.set("a", true);
+    assert!(drained.contains("a/0") && drained.contains("a") && !drained.contains("ab/0"));
+    assert_eq!(drained.others("b", &heard), Vec::<&str>::new());
 }
 
 #[test]

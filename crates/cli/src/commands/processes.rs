@@ -71,6 +71,13 @@ impl Process {
         self
     }
 
+    /// It is started with this as its last argument from now on.
+    pub(super) fn set_last_argument(&mut self, argument: &str) {
+        if let Some(last) = self.arguments.last_mut() {
+            *last = argument.into();
+        }
+    }
+
     /// It does not see these variables of the environment.
     pub(super) fn without(mut self, hidden: &'static [&'static str]) -> Self {
         self.hidden = hidden;

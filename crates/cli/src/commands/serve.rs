@@ -254,7 +254,17 @@ impl Args {
                 Some(node) => node.bind(config),
                 None => Server::bind(config),
             };
-            let mut server = server.inspect_err(|error| log::cannot_start(error))?;
+            let mut server = match server {
+                Ok(server) => server,
+                Err(error) => {
+                    log::cannot_start(&error);
+                    // Others need not wait for the lease of a node that cannot serve.
+                    if let Some(node) = node {
+                        node.leave();
+                    }
+                    return Err(error.into());
+                }
+            };
             server.reload_from(Box::new(move || self.settings()), started)?;
             say_others(&server)?;
             // Where nothing is spoken in the clear, by what is.

@@ -18,7 +18,7 @@ const NODES: usize = 3;
 const SHARDS: u16 = 3;
 const LOOK: Duration = Duration::from_millis(50);
 /// What a node may take, and what is left free for each of its processes that stands by.
-const MEMORY: u64 = 512 << 20;
+const MEMORY: u64 = 3 << 30;
 const STANDBY: u64 = 32 << 20;
 /// How much of each node's log is shown where a test fails.
 const LOG_SHOWN: usize = 6000;
@@ -46,6 +46,11 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// What nodes are called: as machines are, with dots.
+fn name(at: usize) -> String {
+    format!("n{at}.example")
+}
+
 struct Nodes {
     nats: Servers,
     folder: TempDir,
@@ -71,7 +76,7 @@ impl Nodes {
         let mut command = program();
         command.args(["serve", "--shards", &SHARDS.to_string(), "--port", &port.to_string()]);
         command.args(["--log-level", "info"]);
-        command.args(["--node", &format!("n{at}"), "--advertise", &format!("127.0.0.1:{port}")]);
+        command.args(["--node", &name(at), "--advertise", &format!("127.0.0.1:{port}")]);
         command.arg("--data").arg(self.folder.path().join(format!("n{at}")));
         command.args(["--cluster", &self.nats.urls(&ALL)]);
         for url in self.nats.monitoring() {
@@ -145,9 +150,10 @@ impl Nodes {
         let mut seen = None;
         until(&format!("the nodes should own {expected:?}"), || {
             let (owned, all) = self.owned();
-            let is_so = expected.iter().enumerate().all(|(at, count)| {
-                owned.get(&format!("n{at}")).copied().unwrap_or_default() == *count
-            });
+            let is_so = expected
+                .iter()
+                .enumerate()
+                .all(|(at, count)| owned.get(&name(at)).copied().unwrap_or_default() == *count);
             seen = Some((owned, all));
             is_so
         });
@@ -234,29 +240,31 @@ fn nodes_come_to_own_equally_many_and_what_one_loses_others_have() {
     write(&nodes, 60..61, &[1, 2]);
     expect(&nodes, 61, &[1, 2]);
     let owned = nodes.owned().0;
-    assert_eq!(owned["n0"], 0);
-    let both = if owned["n1"] == 2 { 1 } else { 2 };
+    assert_eq!(owned[&name(0)], 0);
+    let both = if owned[&name(1)] == 2 { 1 } else { 2 };
     nodes.until_they_may_take(both, 2, (MEMORY - STANDBY) / 2);
     nodes.begin(0, &[]);
     nodes.until_owned([1, 1, 1]);
     nodes.until_they_may_take(both, 1, MEMORY - 2 * STANDBY);
     expect(&nodes, 61, &[0, 1, 2]);
     // One that is drained owns nothing, until it may again.
-    let told = nodes.operate(&["drain", "n1"]);
-    assert!(told.contains("n1 is drained: n"), "{told}");
-    assert_eq!(nodes.owned().0["n1"], 0);
+    let told = nodes.operate(&["drain", &name(1)]);
+    assert!(told.contains("n1.example is drained: n"), "{told}");
+    assert_eq!(nodes.owned().0[&name(1)], 0);
     expect(&nodes, 61, &[0, 1, 2]);
-    let told = nodes.operate(&["drain", "n1", "--undo"]);
-    assert!(told.contains("n1 may own again"), "{told}");
+    let told = nodes.operate(&["drain", &name(1), "--undo"]);
+    assert!(told.contains("n1.example may own again"), "{told}");
     nodes.until_owned([1, 1, 1]);
     expect(&nodes, 61, &[0, 1, 2]);
     // A node that has ended is forgotten with all of its processes, and not before.
-    let told = nodes.operate(&["remove", "n2"]);
+    let told = nodes.operate(&["remove", &name(2)]);
     assert!(told.contains("is heard, at "), "{told}");
     nodes.signal(2, Signal::TERM);
     assert!(nodes.ended(2).success());
-    until("n2 is heard still", || nodes.operate(&["remove", "n2"]).contains("n2 is forgotten"));
-    assert!(!nodes.owned().0.contains_key("n2"));
+    until("n2 is heard still", || {
+        nodes.operate(&["remove", &name(2)]).contains("n2.example is forgotten")
+    });
+    assert!(!nodes.owned().0.contains_key(&name(2)));
     expect(&nodes, 61, &[0, 1]);
 }
 
@@ -297,7 +305,7 @@ fn a_node_starts_its_processes_again_and_ends_as_one() {
     until("it is not told", || nodes.log(1).contains("event=\"shard_process_ended\" shard=2"));
     // Lines say whose they are.
     for shard in 0..SHARDS {
-        let line = format!("\nn1/{shard} ");
+        let line = format!("\n{}/{shard} ", name(1));
         until("lines of all processes", || nodes.log(1).contains(&line));
     }
     assert_eq!(text(&nodes.answer(nodes.ports[1] + 2, "GET key")), "value");
@@ -318,6 +326,18 @@ fn a_node_starts_its_processes_again_and_ends_as_one() {
     let why = String::from_utf8(refused.stderr).unwrap();
     assert!(why.contains("the process of shard 1 cannot begin"), "{why}");
     drop(taken);
-    nodes.begin(0, &[]);
-    nodes.until_owned([1, 1, 1]);
+    // Nor does one that cannot serve keep others from it: what it finds when it owns a shard, it has owned for a moment.
+    let http = free_runs(1, SHARDS)[0];
+    let taken = (http..http + SHARDS).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
+    let taken: Vec<_> = taken.collect::<Result<_, _>>().unwrap();
+    nodes.begin(0, &["--http-port", &http.to_string()]);
+    until("a process does not stand by", || {
+        let log = nodes.log(0);
+        (0..SHARDS).all(|shard| log.matches(&format!("node=\"{}/{shard}\"", name(0))).count() > 1)
+    });
+    nodes.kill(1);
+    nodes.until_owned([0, 0, 3]);
+    nodes.begin(1, &[]);
+    nodes.until_owned([0, 1, 2]);
+    drop(taken);
 }

@@ -159,6 +159,10 @@ impl ClusterAdmin {
                 "node '{process}' is heard, at {address}: only a node that has ended can be removed (end it, and wait 5 seconds)"
             ))
         };
+        // A node that has become one of several processes may have left its own name behind.
+        let exact = known.iter().filter(|(_, life)| life.node == node).copied();
+        let exact: Vec<_> = exact.collect();
+        let known = if exact.is_empty() { known } else { exact };
         if let Some((_, life)) = known.iter().find(|(_, life)| watched.hears(&life.node)) {
             return Err(is_heard(life));
         }

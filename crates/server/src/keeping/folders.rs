@@ -50,7 +50,8 @@ pub(crate) fn divided_among(path: &Path) -> Result<Option<u16>, String> {
 fn note_shards(path: &Path, shards: u16) -> io::Result<()> {
     // Values are nobody else's.
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let partial = path.join(format!("{SHARDS_FILE}.new"));
+    // Processes of several shards may do so at once: each writes the same.
+    let partial = path.join(format!("{SHARDS_FILE}.{}.new", std::process::id()));
     fs::write(&partial, format!("{shards}\n"))?;
     File::open(&partial)?.sync_all()?;
     fs::rename(&partial, path.join(SHARDS_FILE))?;

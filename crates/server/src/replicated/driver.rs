@@ -92,8 +92,12 @@ pub(super) struct Driver {
     heartbeat: Heartbeat,
     drain: DrainLook,
     others: OtherOwners,
-    /// Which node should own the shard, where there are several shards.
+    /// Which node should own the shard, where there are several shards, and whether this one gives it up for that.
     placement: Option<Placement>,
+    balances: bool,
+    /// When it began, and for how long others should own the shard from then on.
+    begun: Monotonic,
+    recovers_millis: u64,
     /// What that said last, and when.
     placed: (Monotonic, PlacementWish),
     /// What the server needs for the owners of other shards.
@@ -172,8 +176,10 @@ impl Driver {
         let (others, owners) = OtherOwners::new(cluster.shard(), shards, OTHERS_TAGS);
         let known = others.known();
         let links = LinkEnd { secret, owners, known };
-        let placement = (shards > 1 && cluster.cluster_balance)
-            .then(|| Placement::new(&cluster.cluster_node, cluster.shard()));
+        let placement =
+            (shards > 1).then(|| Placement::new(&cluster.cluster_node, cluster.shard()));
+        let (balances, recovers_millis) =
+            (cluster.cluster_balance, cluster.recovers_seconds.saturating_mul(1000));
         let objects = nats.snapshots(shard);
         let node = Owner {
             node: cluster.cluster_node.clone(),
@@ -208,6 +214,9 @@ impl Driver {
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
             others,
             placement,
+            balances,
+            begun: monotonic(),
+            recovers_millis,
             placed: (Monotonic(0), PlacementWish { keeps: true, defer_millis: 0 }),
             links,
             replica: Replica::new(config, from, REPLICA_TAGS),
@@ -271,7 +280,10 @@ impl Driver {
             let asks = asks.chain(self.others.tick(now));
             asks.for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
-            self.heartbeat.has_seen(self.replica.log_epoch());
+            // Who has just failed is not given the shard, whatever it has followed.
+            let recovers = now.since(self.begun) < self.recovers_millis;
+            let followed = if recovers { Epoch(0) } else { self.replica.followed(now) };
+            self.heartbeat.has_followed(followed);
             let PlacementWish { keeps, defer_millis } = self.place(now);
             self.say_owners(owners);
             let wants = keeps && self.drain.may_own() && self.releasing.is_none();
@@ -372,6 +384,7 @@ impl Driver {
         {
             let (processes, holders) = (&*self.nodes.all(), &*holders);
             wish = placement.look(&ClusterSeen { processes, drained, holders }, now);
+            wish.keeps |= !self.balances;
         }
         self.placed = (now, wish);
         if !wish.keeps && self.replica.serves().is_some() && !self.moves {

@@ -157,7 +157,7 @@ async fn forward(
 ) {
     let Some((mut stream, owner)) = connect(&owners).await else {
         let text = format!(
-            "-CLUSTERDOWN no node has owned shard {shard} for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
+            "-CLUSTERDOWN no owner of a shard, of shard {shard} or another one, could be reached for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
             PATIENCE.as_secs()
         );
         // Who has gone needs no reason.

@@ -3,19 +3,28 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// It was told nothing.
+const UNTOLD: u64 = u64::MAX;
+
 /// What the process may take, as it was told last.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct MemoryShare(Arc<AtomicU64>);
 
+impl Default for MemoryShare {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(UNTOLD)))
+    }
+}
+
 impl MemoryShare {
-    /// So many bytes, from now on.
+    /// So many bytes, from now on; 0: there is no bound.
     pub fn set(&self, bytes: u64) {
         self.0.store(bytes, Ordering::Release);
     }
 
-    /// The bytes; `None`: what the settings say.
+    /// The bytes, or 0 for no bound; `None`: what the settings say.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Acquire)).filter(|bytes| *bytes > 0)
+        Some(self.0.load(Ordering::Acquire)).filter(|bytes| *bytes != UNTOLD)
     }
 }

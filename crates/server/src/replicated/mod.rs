@@ -234,6 +234,12 @@ impl ClusterNode {
         let mut config = config.clone();
         crate::shards::settle(&mut config)?;
         config.check()?;
+        if config.has_shard_processes() {
+            let shards = config.listen.shards;
+            return Err(ConfigError(format!(
+                "the folder has copies of {shards} shards (allowed: --shards {shards}, and --cluster-shard where the node is for one of them)"
+            )));
+        }
         let settings = jetstream_settings(&config.cluster);
         let store = keeping::open_copy(&config)?;
         let (told, tells) = channel();

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 pub(crate) const SETTINGS_KEY: &str = "settings.";
 
 /// The settings that are compared.
-const COMPARED: [&str; 16] = [
+const COMPARED: [&str; 17] = [
+    "cluster-balance",
     "cluster-link-tls",
     "cluster-replicas",
     "cluster-snapshot-bytes",

@@ -42,6 +42,10 @@ pub fn check_config(config: &mut Config) -> Result<(), ConfigError> {
             "maxmemory is {max} (allowed: 0, or at least {LEAST_FOR_DATA} and what the program itself takes)"
         )));
     }
+    if config.has_shard_processes() {
+        (0..config.listen.shards.number())
+            .try_for_each(|shard| config.of_shard(shard).and_then(|process| process.check()))?;
+    }
     check_declared(config, CheckedFor::Start)
 }
 

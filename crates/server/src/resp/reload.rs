@@ -77,6 +77,10 @@ impl ShardService {
             );
         }
         self.apply(config);
+        if changes.live.iter().any(|(name, _)| name == "max") {
+            // What the process may take of its node's memory is told beside the settings, and goes before them.
+            self.bound.share = None;
+        }
         if !changes.live.is_empty()
             && let Some(shards) = &mut self.others.shards
         {

@@ -6,7 +6,7 @@
 
 use crate::commands::processes::{NodeNews, Process};
 use anyhow::{Context, bail};
-use headwater_server::{Config, ConfigError, MemoryShare, NodeSignal, NodeSignals, Size, log};
+use headwater_server::{Config, ConfigError, MemoryShare, NodeSignal, NodeSignals, log};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::io::Write;
@@ -21,6 +21,10 @@ const RESTART: Duration = Duration::from_secs(1);
 /// At most so long; and who has run for so long is started again as if for the first time.
 const RESTART_MAX: Duration = Duration::from_secs(60);
 
+/// For how long others should own the shard of a process that has ended by an error: what it needs to own it may not be there.
+const RECOVERS: Duration = Duration::from_secs(300);
+/// How often processes are asked to end that have not yet: one that was about to begin anew has not heard it.
+const ASKS_AGAIN: Duration = Duration::from_secs(1);
 /// What stands before the bytes that a process may take, in a line on its standard input.
 const MEMORY: &str = "memory ";
 /// What a process takes that stands by, about: the others of its node may take that less.
@@ -35,6 +39,9 @@ pub(super) struct ShardProcessArgs {
     /// The process of the node
     #[arg(long, hide = true, requires = "shard_process")]
     node_process: Option<i32>,
+    /// For so many seconds others should own the shard
+    #[arg(long, hide = true, requires = "shard_process")]
+    recovers: Option<u64>,
     /// What it is told on its standard input.
     #[arg(skip)]
     memory: MemoryShare,
@@ -45,9 +52,7 @@ impl ShardProcessArgs {
     pub(super) fn apply(&self, config: Config) -> Result<Config, ConfigError> {
         let Some(shard) = self.shard_process else { return Ok(config) };
         let mut config = config.of_shard(shard)?;
-        if let Some(bytes) = self.memory.bytes() {
-            config.memory.max = Size(bytes);
-        }
+        config.cluster.recovers_seconds = self.recovers.unwrap_or(0);
         Ok(config)
     }
 
@@ -95,7 +100,8 @@ impl ShardProcess {
         let program = std::env::current_exe().context("this program")?;
         let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
         let (shard, node) = (shard.to_string(), getpid().as_raw_pid().to_string());
-        arguments.extend(["--shard-process", &shard, "--node-process", &node].map(OsString::from));
+        let words = ["--shard-process", &shard, "--node-process", &node, "--recovers", "0"];
+        arguments.extend(words.map(OsString::from));
         // The service manager is told of all processes at once.
         let process =
             Process::new(&shard, &program, arguments).without(&["NOTIFY_SOCKET"]).listening();
@@ -115,10 +121,10 @@ impl ShardProcess {
     }
 }
 
-/// What a process may take where so many of a node's `shards` processes own their shards, this one among them, of the node's `max` bytes.
+/// What a process may take (0: there is no bound) where so many of a node's `shards` processes own their shards, this one among them, of the node's `max` bytes.
 fn share(max: u64, shards: u64, owning: u64) -> u64 {
     let standing_by = (shards - owning) * STANDBY_BYTES;
-    (max.saturating_sub(standing_by) / owning).max(max / shards)
+    if max == 0 { 0 } else { (max.saturating_sub(standing_by) / owning).max(max / shards) }
 }
 
 /// The processes of a node.
@@ -151,13 +157,20 @@ impl NodeProcesses {
         read: &dyn Fn() -> Result<Config, ConfigError>,
     ) -> anyhow::Result<ExitCode> {
         let done = self.watch(read);
-        self.shards.iter().for_each(|shard| shard.process.ask_to_end());
-        // They complete what is under way, which takes as long as it takes.
+        // They complete what is under way, which takes as long as it takes; who asks once more does not want to wait for that.
+        let mut asked: Option<Instant> = None;
         while self
             .shards
             .iter_mut()
             .any(|shard| shard.process.ended().is_none() && shard.process.runs())
         {
+            if asked.is_none_or(|at| at.elapsed() >= ASKS_AGAIN) {
+                self.shards.iter().for_each(|shard| shard.process.ask_to_end());
+                asked = Some(Instant::now());
+            }
+            if self.signals.came() == Some(NodeSignal::End) {
+                self.shards.iter().for_each(|shard| shard.process.signal(Signal::KILL));
+            }
             self.pass_lines()?;
             std::thread::sleep(LOOK);
         }
@@ -178,7 +191,8 @@ impl NodeProcesses {
                 Some(NodeSignal::End) => return Ok(ExitCode::SUCCESS),
                 Some(NodeSignal::Reload) => {
                     log::reopen();
-                    self.shards.iter().for_each(|shard| shard.process.signal(Signal::HUP));
+                    let begun = self.shards.iter().filter(|shard| shard.begun);
+                    begun.for_each(|shard| shard.process.signal(Signal::HUP));
                     // What cannot be read each process tells of.
                     self.memory = read().map_or(self.memory, |config| config.memory.max.0);
                     self.share_memory();
@@ -187,18 +201,22 @@ impl NodeProcesses {
             }
             self.pass_lines()?;
             for at in 0..self.shards.len() {
-                let shard = &mut self.shards[at];
-                if let Some(status) = shard.process.ended() {
-                    if status.success() {
+                if let Some(status) = self.shards[at].process.ended() {
+                    // Who ends all processes of a service may have reached that one first.
+                    std::thread::sleep(LOOK);
+                    if status.success() || self.signals.came() == Some(NodeSignal::End) {
                         return Ok(ExitCode::SUCCESS);
                     }
+                    let shard = &mut self.shards[at];
                     if !shard.begun {
                         bail!("the process of shard {at} cannot begin: {status}");
                     }
                     let pause = shard.next_pause();
                     shard.due = Some(Instant::now() + pause);
+                    shard.process.set_last_argument(&RECOVERS.as_secs().to_string());
                     log::shard_process_ended(at, &status, pause);
                 }
+                let shard = &mut self.shards[at];
                 if shard.due.take_if(|due| *due <= Instant::now()).is_some() {
                     self.start(at)?;
                 }
@@ -216,15 +234,14 @@ impl NodeProcesses {
     /// Tells each process what it may take, where that has changed: those that own shards share equally, and one that stands by is told what it may
     /// take when it owns.
     fn share_memory(&mut self) {
-        if self.memory == 0 {
-            return;
-        }
         let shards = self.shards.len() as u64;
         let owning = self.shards.iter().filter(|shard| shard.owns).count() as u64;
         for shard in self.shards.iter_mut().filter(|shard| shard.begun) {
             let owning = if shard.owns { owning } else { owning + 1 };
             let line = format!("{MEMORY}{}", share(self.memory, shards, owning));
-            if shard.told != line {
+            // Where there is no bound, and was none, nothing is to be said.
+            let is_news = self.memory > 0 || !shard.told.is_empty();
+            if is_news && shard.told != line {
                 shard.process.tell(&line);
                 shard.told = line;
             }

@@ -212,9 +212,11 @@ impl Shared {
         let count = self.counts[at].get() + 1;
         self.counts[at].set(count);
         self.transport.tell_connected(self.settings.me, other, true);
+        // Nothing is brought behind what has ended it (N1).
         let why = tokio::select! {
-            why = line::carry(self, (other, epoch, count), stream) => why,
+            biased;
             () = ends.notified() => return,
+            why = line::carry(self, (other, epoch, count), stream) => why,
             () = self.is_replaced(other, epoch) => String::from("another process owns the shard"),
         };
         let is_mine =

@@ -1,4 +1,4 @@
-// Jedis, unchanged, against the server at $HEADWATER_ADDRESS, in RESP2 and RESP3; then `Items`.
+// Jedis, unchanged, against the server at $HEADWATER_ADDRESS, in RESP2 and RESP3; then `Items`. `ClusterClient` alone, where there is $HEADWATER_CLUSTER.
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Objects;
@@ -51,6 +51,12 @@ public class Client {
     }
 
     public static void main(String[] arguments) throws Exception {
+        var nodes = System.getenv("HEADWATER_CLUSTER");
+        if (nodes != null) {
+            ClusterClient.run(nodes, Long.parseLong(System.getenv("HEADWATER_CLUSTER_VICTIM")));
+            System.out.println("1 passed, 0 failed");
+            return;
+        }
         var address = HostAndPort.from(System.getenv("HEADWATER_ADDRESS"));
         run(address, RedisProtocol.RESP2);
         run(address, RedisProtocol.RESP3);
