@@ -175,6 +175,13 @@ impl Nodes {
         });
     }
 
+    /// Waits until all owners have found one another: they answer for keys of all shards then.
+    fn until_they_know_one_another(&self) {
+        for port in self.ports.iter().flat_map(|port| *port..*port + SHARDS) {
+            (0..20).for_each(|number| _ = self.answer(port, &format!("GET p|{number}")));
+        }
+    }
+
     /// What a process answers once all shards have owners that it knows.
     fn answer(&self, port: u16, words: &str) -> redis::Value {
         let mut found = None;
@@ -208,10 +215,7 @@ impl Drop for Nodes {
 fn nodes_come_to_own_equally_many_and_what_one_loses_others_have() {
     let Some(mut nodes) = Nodes::start() else { return };
     nodes.until_owned([1, 1, 1]);
-    // All owners have found one another when they answer for keys of all shards.
-    for port in nodes.ports.iter().flat_map(|port| *port..*port + SHARDS) {
-        (0..20).for_each(|number| _ = nodes.answer(port, &format!("GET p|{number}")));
-    }
+    nodes.until_they_know_one_another();
     let port = nodes.ports[0];
     let added: redis::RedisResult<redis::Value> =
         redis::cmd("JOIN.ADD").arg("all").arg("sum = sum p|<n>").query(&mut connect(port));
@@ -340,4 +344,47 @@ fn a_node_starts_its_processes_again_and_ends_as_one() {
     nodes.begin(1, &[]);
     nodes.until_owned([0, 1, 2]);
     drop(taken);
+}
+
+/// What flows owe for acknowledged writes is done, at other shards as well, though nodes are killed while it is owed.
+#[test]
+fn flows_do_what_they_owe_though_nodes_are_killed() {
+    const USERS: usize = 12;
+    const POSTS: usize = 120;
+    let Some(mut nodes) = Nodes::start() else { return };
+    nodes.until_owned([1, 1, 1]);
+    nodes.until_they_know_one_another();
+    let fan = "t|<user>|<time> = check f|<poster>|<user> copy p|<poster>|<time>";
+    let mut flow = redis::cmd("FLOW.ADD");
+    flow.arg("fan").arg("ON").arg("p|<poster>|<time>").arg("FANOUT").arg(fan);
+    let added: redis::RedisResult<redis::Value> = flow.query(&mut connect(nodes.ports[0]));
+    added.unwrap();
+    for user in 0..USERS {
+        nodes.answer(nodes.ports[0], &format!("SET f|bob|u{user} 1"));
+    }
+    for post in 0..POSTS {
+        // Whoever is killed, a node that goes on takes the post.
+        let at = [1, 2, 0][post * 3 / POSTS];
+        nodes.answer(nodes.ports[at], &format!("SET p|bob|{post:04} {post}"));
+        match post {
+            20 => nodes.kill(0),
+            60 => {
+                nodes.begin(0, &[]);
+                nodes.until_owned([1, 1, 1]);
+            }
+            100 => nodes.kill(1),
+            _ => {}
+        }
+    }
+    for user in 0..USERS {
+        let mut found = Vec::new();
+        until(&format!("posts are missing in the timeline of {user}"), || {
+            let read = ask(&mut connect(nodes.ports[2]), &format!("PREFIX t|u{user}| VALUES"));
+            let Ok(redis::Value::Array(values)) = read else { return false };
+            found = values.iter().map(text).collect();
+            found.len() >= POSTS
+        });
+        let posts: Vec<String> = (0..POSTS).map(|post| post.to_string()).collect();
+        assert_eq!(found, posts, "user {user}");
+    }
 }
