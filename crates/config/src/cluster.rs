@@ -3,6 +3,9 @@
 use super::{Config, ConfigError, NodeShards};
 use serde::{Deserialize, Serialize};
 
+/// How long the name of a node may be, and what says its shard in the name of one of its processes.
+const NAME_MAX: usize = 64;
+const SHARD_SUFFIX_MAX: usize = "/255".len();
 /// Where a node listens for the owners of other shards: so much above its clients' port, as Redis Cluster's bus does.
 pub(crate) const LINK_PORT_OFFSET: u16 = 10_000;
 
@@ -148,7 +151,8 @@ impl Config {
         // What is behind a slash in the name of a process says its shard.
         let is_process = !self.log.process.is_empty();
         let may_be = |byte: u8| byte.is_ascii_graphic() && (is_process || byte != b'/');
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(may_be) {
+        let most = if is_process { NAME_MAX + SHARD_SUFFIX_MAX } else { NAME_MAX };
+        if name.is_empty() || name.len() > most || !name.bytes().all(may_be) {
             return refuse(
                 "cluster-node (--node) must name this node: up to 64 printable characters without spaces and slashes",
             );

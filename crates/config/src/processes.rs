@@ -74,6 +74,15 @@ impl Config {
         Ok(config)
     }
 
+    /// Checks the settings of all processes of a node that has one for each shard.
+    ///
+    /// # Errors
+    /// As [`Config::of_shard`] and [`Config::check`].
+    pub fn check_shard_processes(&self) -> Result<(), ConfigError> {
+        let mut all = 0..self.listen.shards.number();
+        all.try_for_each(|shard| self.of_shard(shard)?.check())
+    }
+
     /// Whether the ports of all processes are ports, and none is another's.
     fn check_ports_of_shards(&mut self) -> Result<(), ConfigError> {
         let shards = self.listen.shards.number();

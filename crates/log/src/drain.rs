@@ -41,12 +41,14 @@ impl DrainedNodes {
         self.names.contains(node) || self.names.contains(node_of(node))
     }
 
-    /// Drains a node, or ends that; whether that changes anything.
+    /// Drains a node, or ends that, for its processes as well; whether that changes anything.
     pub fn set(&mut self, node: &str, drained: bool) -> bool {
-        match drained {
-            true => self.names.insert(node.into()),
-            false => self.names.remove(node),
+        if drained {
+            return self.names.insert(node.into());
         }
+        let before = self.names.len();
+        self.names.retain(|name| name != node && node_of(name) != node);
+        self.names.len() < before
     }
 
     /// Who of these nodes, which are heard, could own the shards if this node was drained as well.

@@ -71,7 +71,7 @@ use reactor::Reactor;
 use reload::SettingsSource;
 use replicated::{LinkedShard, ReplicaEnd};
 use resp::ShardService;
-use service::{Bounds, WireProtocol};
+use service::{Bounds, Service, WireProtocol};
 use shards::links::Links;
 use shards::{Shards, Transport};
 use std::net::SocketAddr;
@@ -161,6 +161,11 @@ impl Server {
         let source = SettingsSource::new(read, started)?;
         self.reactor.service.set_settings_source(source);
         Ok(())
+    }
+
+    /// Reads the settings anew, as SIGHUP has it do.
+    pub fn reload(&mut self) {
+        self.reactor.service.reload();
     }
 
     /// The addresses where RESP is spoken over TLS, if any.

@@ -254,23 +254,23 @@ impl Args {
                 Some(node) => node.bind(config),
                 None => Server::bind(config),
             };
-            let mut server = match server {
-                Ok(server) => server,
-                Err(error) => {
-                    log::cannot_start(&error);
-                    // Others need not wait for the lease of a node that cannot serve.
-                    if let Some(node) = node {
-                        node.leave();
-                    }
-                    return Err(error.into());
+            let server = server.inspect_err(|error| log::cannot_start(error));
+            let is_late = node.as_ref().is_some_and(ClusterNode::is_to_reload);
+            let ready = server.map_err(anyhow::Error::from).and_then(|mut server| {
+                server.reload_from(Box::new(move || self.settings()), started)?;
+                if is_late {
+                    server.reload();
                 }
-            };
-            server.reload_from(Box::new(move || self.settings()), started)?;
-            say_others(&server)?;
-            // Where nothing is spoken in the clear, by what is.
-            let plain = server.addresses();
-            say_ready(&if plain.is_empty() { server.tls_addresses() } else { plain })?;
-            server.run().context("serving")?;
+                say_all(&server)?;
+                Ok(server)
+            });
+            if ready.is_err()
+                && let Some(node) = &node
+            {
+                // Others need not wait for the lease of a node that cannot serve.
+                node.release();
+            }
+            ready?.run().context("serving")?;
             if let Some(node) = node {
                 node.leave();
             }
@@ -355,6 +355,14 @@ pub(crate) fn say_memcached(addresses: &[std::net::SocketAddr]) -> anyhow::Resul
         writeln!(std::io::stdout().lock(), "memcached's protocol on {}", texts.join(", "))?;
     }
     Ok(())
+}
+
+/// The lines that say where clients are let in.
+fn say_all(server: &Server) -> anyhow::Result<()> {
+    say_others(server)?;
+    // Where nothing is spoken in the clear, by what is.
+    let plain = server.addresses();
+    say_ready(&if plain.is_empty() { server.tls_addresses() } else { plain })
 }
 
 /// The lines that say where else clients are let in: they come before the one that all is ready.

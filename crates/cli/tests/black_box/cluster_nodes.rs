@@ -17,6 +17,8 @@ use tempfile::TempDir;
 const NODES: usize = 3;
 const SHARDS: u16 = 3;
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a shard should have moved before it does: `headwater_log::SETTLE_MILLIS`.
+const SETTLE_MILLIS: u64 = 10_000;
 /// What a node may take, and what is left free for each of its processes that stands by.
 const MEMORY: u64 = 3 << 30;
 const STANDBY: u64 = 32 << 20;
@@ -67,6 +69,7 @@ impl Nodes {
         let ports = free_runs(NODES, SHARDS);
         let children = (0..NODES).map(|_| None).collect();
         let mut nodes = Self { nats, folder, ports, children, _turn: turn };
+        nodes.let_in(500);
         (0..NODES).for_each(|at| nodes.begin(at, &[]));
         Some(nodes)
     }
@@ -83,7 +86,14 @@ impl Nodes {
             command.args(["--nats-monitoring", &url]);
         }
         command.args(["--memory", &MEMORY.to_string()]).args(more);
+        command.arg("--config").arg(self.folder.path().join("headwater.toml"));
         command
+    }
+
+    /// Has the configuration file say how many clients a process lets in.
+    fn let_in(&self, most: usize) {
+        let file = self.folder.path().join("headwater.toml");
+        fs::write(file, format!("[clients]\nclients-max = {most}\n")).unwrap();
     }
 
     fn log(&self, at: usize) -> String {
@@ -313,6 +323,21 @@ fn a_node_starts_its_processes_again_and_ends_as_one() {
         until("lines of all processes", || nodes.log(1).contains(&line));
     }
     assert_eq!(text(&nodes.answer(nodes.ports[1] + 2, "GET key")), "value");
+    // All processes read their settings again: the one that owns at once, the others when they do.
+    nodes.let_in(400);
+    nodes.signal(1, Signal::HUP);
+    let lets_in = |nodes: &Nodes, port: u16| {
+        until("the settings are not read again", || {
+            format!("{:?}", nodes.answer(port, "CONFIG GET maxclients")).contains("400")
+        });
+    };
+    (0..SHARDS).for_each(|shard| lets_in(&nodes, nodes.ports[1] + shard));
+    nodes.operate(&["drain", &name(0)]);
+    nodes.operate(&["drain", &name(2)]);
+    nodes.until_owned([0, 3, 0]);
+    (0..SHARDS).for_each(|shard| lets_in(&nodes, nodes.ports[1] + shard));
+    [0, 2].into_iter().for_each(|at| _ = nodes.operate(&["drain", &name(at), "--undo"]));
+    nodes.until_owned([1, 1, 1]);
     // A process that owns its shard is asked to end.
     let owner = (0..SHARDS).map(|shard| nodes.ports[0] + shard).find(|port| {
         let mine = children(&nodes, 0);
@@ -334,15 +359,29 @@ fn a_node_starts_its_processes_again_and_ends_as_one() {
     let http = free_runs(1, SHARDS)[0];
     let taken = (http..http + SHARDS).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
     let taken: Vec<_> = taken.collect::<Result<_, _>>().unwrap();
+    let before = nodes.log(0).len();
     nodes.begin(0, &["--http-port", &http.to_string()]);
     until("a process does not stand by", || {
-        let log = nodes.log(0);
-        (0..SHARDS).all(|shard| log.matches(&format!("node=\"{}/{shard}\"", name(0))).count() > 1)
+        let log = nodes.log(0).split_off(before);
+        (0..SHARDS).all(|shard| log.contains(&format!("node=\"{}/{shard}\"", name(0))))
     });
     nodes.kill(1);
     nodes.until_owned([0, 0, 3]);
     nodes.begin(1, &[]);
-    nodes.until_owned([0, 1, 2]);
+    // Each of its processes is left a shard once, and not again: though it owns the fewest.
+    sleep(3 * Duration::from_millis(SETTLE_MILLIS));
+    let log = nodes.log(0).split_off(before);
+    let tries = |shard: u16| {
+        let process = format!("{}/{shard} ", name(0));
+        let of_process = log.lines().filter(|line| line.starts_with(&process));
+        of_process.filter(|line| line.contains("event=\"owns\"")).count()
+    };
+    let tries: Vec<usize> = (0..SHARDS).map(tries).collect();
+    assert!(tries.iter().all(|tries| *tries <= 1) && tries.contains(&1), "{tries:?}");
+    until("shards have no owner", || {
+        let (owned, all) = nodes.owned();
+        all == usize::from(SHARDS) && owned[&name(0)] == 0
+    });
     drop(taken);
 }
 

@@ -159,14 +159,13 @@ impl ClusterAdmin {
                 "node '{process}' is heard, at {address}: only a node that has ended can be removed (end it, and wait 5 seconds)"
             ))
         };
-        // A node that has become one of several processes may have left its own name behind.
-        let exact = known.iter().filter(|(_, life)| life.node == node).copied();
-        let exact: Vec<_> = exact.collect();
-        let known = if exact.is_empty() { known } else { exact };
-        if let Some((_, life)) = known.iter().find(|(_, life)| watched.hears(&life.node)) {
+        // A node that is one of several processes now may have left its own name behind: what is heard stays.
+        let (heard, gone): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|(_, life)| watched.hears(&life.node));
+        if let (Some((_, life)), true) = (heard.first(), gone.is_empty()) {
             return Err(is_heard(life));
         }
-        for (revision, life) in known {
+        for (revision, life) in gone {
             let process = &life.node;
             // First, so that those of a node that begins meanwhile stay.
             let settings = format!("{SETTINGS_KEY}{process}");
@@ -181,7 +180,7 @@ impl ClusterAdmin {
                 return Err(is_heard(life));
             }
         }
-        self.forget_drained(node).map(drop)
+        if heard.is_empty() { self.forget_drained(node).map(drop) } else { Ok(()) }
     }
 }
 

@@ -218,6 +218,8 @@ pub struct ClusterNode {
     forwarding: Option<Forwarding>,
     /// SIGHUP, which would end a process that does not hear of it.
     signals: Signals,
+    /// It has come.
+    is_to_reload: bool,
     /// What ends the process for good, from when the server has been bound.
     ends: Option<EndSignals>,
 }
@@ -267,7 +269,15 @@ impl ClusterNode {
             node,
             "the node follows the log, and forwards its clients"
         );
-        Ok(Self { end, events, followed: None, forwarding: Some(forwarding), signals, ends: None })
+        Ok(Self {
+            end,
+            events,
+            followed: None,
+            forwarding: Some(forwarding),
+            signals,
+            is_to_reload: false,
+            ends: None,
+        })
     }
 
     /// Where clients are forwarded from.
@@ -284,6 +294,7 @@ impl ClusterNode {
         let Event::Owns(copy, followed) = loop {
             if self.signals.pending().next().is_some() {
                 log::reopen();
+                self.is_to_reload = true;
             }
             match self.events.recv_timeout(SIGNALS_LOOK) {
                 Ok(event) => break event,
@@ -322,13 +333,24 @@ impl ClusterNode {
         Ok(server)
     }
 
-    /// Lets another node have the shard at once; for when the server has ended. A node that gives it up because it is drained goes on, as a process that
-    /// begins anew and stands by, and so does one that begins anew for its definitions' sake; any other is to end then.
-    pub fn leave(mut self) {
+    /// Lets another node have the shard at once.
+    pub fn release(&self) {
         let (done, waits) = channel();
         drop(self.end.told.send(Told::Release(done)));
         // Who is not heard is waited for by the others, as long as a lease lasts.
         let _in_time = waits.recv_timeout(RELEASE);
+    }
+
+    /// Whether the settings were to be read again while this node stood by.
+    #[must_use]
+    pub fn is_to_reload(&self) -> bool {
+        self.is_to_reload
+    }
+
+    /// Lets another node have the shard at once; for when the server has ended. A node that gives it up because it is drained goes on, as a process that
+    /// begins anew and stands by, and so does one that begins anew for its definitions' sake; any other is to end then.
+    pub fn leave(mut self) {
+        self.release();
         let is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
             driver::begin_again(

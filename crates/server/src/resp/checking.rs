@@ -43,8 +43,7 @@ pub fn check_config(config: &mut Config) -> Result<(), ConfigError> {
         )));
     }
     if config.has_shard_processes() {
-        (0..config.listen.shards.number())
-            .try_for_each(|shard| config.of_shard(shard).and_then(|process| process.check()))?;
+        config.check_shard_processes()?;
     }
     check_declared(config, CheckedFor::Start)
 }

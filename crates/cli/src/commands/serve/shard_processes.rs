@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often it is looked who has ended, and whether a signal has come.
 const LOOK: Duration = Duration::from_millis(50);
@@ -39,9 +39,9 @@ pub(super) struct ShardProcessArgs {
     /// The process of the node
     #[arg(long, hide = true, requires = "shard_process")]
     node_process: Option<i32>,
-    /// For so many seconds others should own the shard
+    /// Until then others should own the shard: seconds since 1970
     #[arg(long, hide = true, requires = "shard_process")]
-    recovers: Option<u64>,
+    recovers_until: Option<u64>,
     /// What it is told on its standard input.
     #[arg(skip)]
     memory: MemoryShare,
@@ -52,7 +52,8 @@ impl ShardProcessArgs {
     pub(super) fn apply(&self, config: Config) -> Result<Config, ConfigError> {
         let Some(shard) = self.shard_process else { return Ok(config) };
         let mut config = config.of_shard(shard)?;
-        config.cluster.recovers_seconds = self.recovers.unwrap_or(0);
+        let until = self.recovers_until.unwrap_or(0);
+        config.cluster.recovers_seconds = until.saturating_sub(seconds_since_1970());
         Ok(config)
     }
 
@@ -79,11 +80,19 @@ impl ShardProcessArgs {
     }
 }
 
+fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
 /// A process for a shard, and how it does.
 struct ShardProcess {
     process: Process,
     /// It has said that it serves clients, in this life or an earlier one.
     begun: bool,
+    /// It has said so in this life, in which it hears SIGHUP then.
+    hears: bool,
+    /// It is to read its settings again.
+    reload_due: bool,
     /// It has said that it owns its shard.
     owns: bool,
     /// The line that it was told last, since it has said something.
@@ -100,14 +109,15 @@ impl ShardProcess {
         let program = std::env::current_exe().context("this program")?;
         let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
         let (shard, node) = (shard.to_string(), getpid().as_raw_pid().to_string());
-        let words = ["--shard-process", &shard, "--node-process", &node, "--recovers", "0"];
+        let words = ["--shard-process", &shard, "--node-process", &node, "--recovers-until", "0"];
         arguments.extend(words.map(OsString::from));
         // The service manager is told of all processes at once.
         let process =
             Process::new(&shard, &program, arguments).without(&["NOTIFY_SOCKET"]).listening();
         let (started, pause) = (Instant::now(), RESTART);
-        let (begun, owns, told) = (false, false, String::new());
-        Ok(Self { process, begun, owns, told, started, due: None, pause })
+        let (told, due) = (String::new(), None);
+        let (begun, hears, reload_due, owns) = (false, false, false, false);
+        Ok(Self { process, begun, hears, reload_due, owns, told, started, due, pause })
     }
 
     /// How long it takes until it is started again, after it has ended just now.
@@ -135,6 +145,8 @@ pub(super) struct NodeProcesses {
     lines: Receiver<(usize, String)>,
     tells: std::sync::mpsc::Sender<(usize, String)>,
     signals: NodeSignals,
+    /// SIGTERM or SIGINT has come.
+    ends: bool,
     /// All have said that they serve clients.
     ready: bool,
 }
@@ -143,15 +155,21 @@ impl NodeProcesses {
     /// Checks the settings of all processes; none is started yet.
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
         let (count, memory) = (config.listen.shards.number(), config.memory.max.0);
-        for shard in 0..count {
-            config.of_shard(shard).and_then(|config| config.check())?;
-        }
+        config.check_shard_processes()?;
         let shards = (0..count).map(ShardProcess::new).collect::<anyhow::Result<_>>()?;
         let (tells, lines) = channel();
-        Ok(Self { memory, shards, lines, tells, signals: NodeSignals::new()?, ready: false })
+        Ok(Self {
+            memory,
+            shards,
+            lines,
+            tells,
+            signals: NodeSignals::new()?,
+            ends: false,
+            ready: false,
+        })
     }
 
-    /// Runs them until SIGTERM or SIGINT, or until a client has one end by SHUTDOWN. SIGHUP has the settings read again.
+    /// Runs them until SIGTERM or SIGINT, or until a client has one end by SHUTDOWN; another such signal kills them. SIGHUP has the settings read again.
     pub(super) fn run(
         mut self,
         read: &dyn Fn() -> Result<Config, ConfigError>,
@@ -168,7 +186,9 @@ impl NodeProcesses {
                 self.shards.iter().for_each(|shard| shard.process.ask_to_end());
                 asked = Some(Instant::now());
             }
-            if self.signals.came() == Some(NodeSignal::End) {
+            if self.signals.came() == Some(NodeSignal::End)
+                && std::mem::replace(&mut self.ends, true)
+            {
                 self.shards.iter().for_each(|shard| shard.process.signal(Signal::KILL));
             }
             self.pass_lines()?;
@@ -187,24 +207,15 @@ impl NodeProcesses {
             self.start(at)?;
         }
         loop {
-            match self.signals.came() {
-                Some(NodeSignal::End) => return Ok(ExitCode::SUCCESS),
-                Some(NodeSignal::Reload) => {
-                    log::reopen();
-                    let begun = self.shards.iter().filter(|shard| shard.begun);
-                    begun.for_each(|shard| shard.process.signal(Signal::HUP));
-                    // What cannot be read each process tells of.
-                    self.memory = read().map_or(self.memory, |config| config.memory.max.0);
-                    self.share_memory();
-                }
-                None => {}
+            if self.hear(read) {
+                return Ok(ExitCode::SUCCESS);
             }
             self.pass_lines()?;
             for at in 0..self.shards.len() {
                 if let Some(status) = self.shards[at].process.ended() {
                     // Who ends all processes of a service may have reached that one first.
                     std::thread::sleep(LOOK);
-                    if status.success() || self.signals.came() == Some(NodeSignal::End) {
+                    if self.hear(read) || status.success() {
                         return Ok(ExitCode::SUCCESS);
                     }
                     let shard = &mut self.shards[at];
@@ -213,7 +224,9 @@ impl NodeProcesses {
                     }
                     let pause = shard.next_pause();
                     shard.due = Some(Instant::now() + pause);
-                    shard.process.set_last_argument(&RECOVERS.as_secs().to_string());
+                    // A moment, since a process that begins anew has the same arguments.
+                    let until = seconds_since_1970() + RECOVERS.as_secs();
+                    shard.process.set_last_argument(&until.to_string());
                     log::shard_process_ended(at, &status, pause);
                 }
                 let shard = &mut self.shards[at];
@@ -225,9 +238,37 @@ impl NodeProcesses {
         }
     }
 
+    /// Does what signals have asked for; whether the node is to end.
+    fn hear(&mut self, read: &dyn Fn() -> Result<Config, ConfigError>) -> bool {
+        match self.signals.came() {
+            Some(NodeSignal::End) => self.ends = true,
+            Some(NodeSignal::Reload) => {
+                log::reopen();
+                self.shards.iter_mut().for_each(|shard| shard.reload_due = true);
+                self.reload_due();
+                // What cannot be used each process tells of, and it changes nothing.
+                let usable =
+                    read().and_then(|config| config.check_shard_processes().map(|()| config));
+                self.memory = usable.map_or(self.memory, |config| config.memory.max.0);
+                self.share_memory();
+            }
+            None => {}
+        }
+        self.ends
+    }
+
+    /// Has those read their settings again that are to, and hear it: the others are told when they do.
+    fn reload_due(&mut self) {
+        for shard in self.shards.iter_mut().filter(|shard| shard.hears) {
+            if std::mem::take(&mut shard.reload_due) {
+                shard.process.signal(Signal::HUP);
+            }
+        }
+    }
+
     fn start(&mut self, at: usize) -> anyhow::Result<()> {
         let shard = &mut self.shards[at];
-        (shard.started, shard.owns) = (Instant::now(), false);
+        (shard.started, shard.owns, shard.hears) = (Instant::now(), false, false);
         shard.process.start(Some((at, self.tells.clone())))
     }
 
@@ -256,12 +297,13 @@ impl NodeProcesses {
             let _unread = writeln!(out, "{line}").and_then(|()| out.flush());
             let shard = &mut self.shards[at];
             if let Some(news) = NodeNews::of(&line) {
-                (shard.begun, shard.owns) = (true, news == NodeNews::Owns);
+                (shard.begun, shard.hears, shard.owns) = (true, true, news == NodeNews::Owns);
                 // One that has begun anew knows nothing of before.
                 shard.told.clear();
             }
         }
         drop(out);
+        self.reload_due();
         self.share_memory();
         if !self.ready && self.shards.iter().all(|shard| shard.begun) {
             self.ready = true;

@@ -121,8 +121,7 @@ impl Side {
 fn pair() -> (Side, Side) {
     let (mut one, mut other) = (Side::start(settings(0, 1)), Side::start(settings(1, 1)));
     one.knows(&other, 1);
-    one.until_connected();
-    other.until_connected();
+    until_both(&mut one, &mut other, true);
     (one, other)
 }
 
@@ -159,8 +158,7 @@ fn what_is_lost_is_told_and_the_next_connection_begins_anew() {
     other.links = Some(links);
     other.until_lost();
     one.knows(&other, 2);
-    one.until_connected();
-    other.until_connected();
+    until_both(&mut one, &mut other, true);
     one.send(b"again");
     other.until("it has come", |side| side.came == b"again");
     assert_eq!(one.told, [true, false, true]);
@@ -207,8 +205,7 @@ fn who_is_not_of_the_cluster_is_refused() {
     }
     let mut one = Side::start(settings(0, 1));
     one.knows(&other, 1);
-    one.until_connected();
-    other.until_connected();
+    until_both(&mut one, &mut other, true);
 }
 
 /// Reads a frame of a handshake.
@@ -347,8 +344,7 @@ fn encrypted_links_carry_the_same_and_strangers_are_refused() {
     stranger.look();
     assert!(stranger.told.is_empty());
     one.knows(&other, 2);
-    one.until_connected();
-    other.until_connected();
+    until_both(&mut one, &mut other, true);
     let large: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
     one.send(&large);
     other.send(b"small");
