@@ -563,8 +563,10 @@ mod tests {
                 gauge.begin_postponable(0);
                 gauge.gain(1000);
             }
+            // About one a millisecond, by another clock than this one.
             let looks = u128::from(gauge.looks.get() - before);
-            assert!(looks <= 2 + began.elapsed().as_millis(), "{looks} in {:?}", began.elapsed());
+            let most = 8 + 2 * began.elapsed().as_millis();
+            assert!(looks <= most, "{looks} in {:?}", began.elapsed());
         }
     }
 }
