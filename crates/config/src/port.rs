@@ -1,7 +1,6 @@
 //! Ports of protocols that need not be spoken.
 
-use crate::number_or_word;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::number_or_word::number_or_word;
 use std::fmt;
 use std::str::FromStr;
 
@@ -47,14 +46,4 @@ impl fmt::Display for OptionalPort {
     }
 }
 
-impl Serialize for OptionalPort {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        number_or_word::serialize(self.number(), self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for OptionalPort {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        number_or_word::deserialize(deserializer)
-    }
-}
+number_or_word!(OptionalPort);

@@ -1,8 +1,7 @@
 //! The number of shards, given or left to the server, and which of them a node is for.
 
 use super::check::SHARDS_MAX;
-use crate::number_or_word;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::number_or_word::number_or_word;
 use std::fmt;
 use std::str::FromStr;
 
@@ -48,21 +47,7 @@ impl fmt::Display for ShardCount {
     }
 }
 
-impl Serialize for ShardCount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let number = match self {
-            Self::Auto => None,
-            Self::Number(number) => Some(*number),
-        };
-        number_or_word::serialize(number, self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for ShardCount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        number_or_word::deserialize(deserializer)
-    }
-}
+number_or_word!(ShardCount);
 
 /// The shards of its cluster that a node is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -95,21 +80,7 @@ impl fmt::Display for NodeShards {
     }
 }
 
-impl Serialize for NodeShards {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let number = match self {
-            Self::All => None,
-            Self::One(shard) => Some(*shard),
-        };
-        number_or_word::serialize(number, self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for NodeShards {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        number_or_word::deserialize(deserializer)
-    }
-}
+number_or_word!(NodeShards);
 
 #[cfg(test)]
 mod tests {

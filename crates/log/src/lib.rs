@@ -26,7 +26,7 @@
 //! - W3. Epochs only grow: one more than the greatest of the log's and the last owner's; and one epoch is written by one claimant, as the bucket says.
 //! - D1, D2. A node that is drained takes no lease, nor does one that does not know yet; an owner that is drained completes what is under way and gives
 //!   its lease up ([`DrainLook`]).
-//! - S1, S2. A free shard is for the node that owns the least, and one that owns two more than another gives one up ([`Placement`]).
+//! - S1, S2. A free shard is for the node that owns the least, and one that owns two more than another gives one up ([`Balance`]).
 //!
 //! # Cost
 //! 60 bytes and one hash over the bytes for each message. Nothing is read back of what an owner appends itself.
@@ -35,13 +35,13 @@
 extern crate alloc;
 
 mod appender;
+mod balance;
 mod drain;
 mod fields;
 mod heartbeat;
 mod order;
 mod owner;
 mod ownership;
-mod placement;
 mod reader;
 mod record;
 mod replica;
@@ -49,15 +49,13 @@ mod seam;
 mod snapshot;
 
 pub use appender::{AppendWindow, Appender, Progress, Turn};
+pub use balance::{Balance, BalanceWish, ClusterSeen, DEFER_MILLIS, SETTLE_MILLIS, ShardHolder};
 pub use drain::{DrainLook, DrainedNodes};
 pub use fields::BadValue;
 pub use heartbeat::{Heartbeat, HeartbeatError};
 pub use order::SnapshotOrder;
 pub use owner::{Owner, node_of};
 pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
-pub use placement::{
-    ClusterSeen, DEFER_MILLIS, Placement, PlacementWish, SETTLE_MILLIS, ShardHolder,
-};
 pub use reader::{LogEntry, LogPosition, LogReader, StopReason};
 pub use record::{BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RecordHeader, RecordKind};
 pub use replica::{Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop};

@@ -45,7 +45,7 @@ impl Default for LeaseTimes {
 pub struct Contest {
     /// Whether this node wants it.
     pub wants: bool,
-    /// How much longer it waits before it takes it, because another one should ([`Placement`](crate::Placement)).
+    /// How much longer it waits before it takes it, because another one should ([`Balance`](crate::Balance)).
     pub defer_millis: u64,
     /// [`Heartbeat::writable_since`](crate::Heartbeat::writable_since).
     pub writable_since: Option<Monotonic>,

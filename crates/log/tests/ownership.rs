@@ -90,7 +90,7 @@ fn a_node_that_should_not_take_the_lease_waits_longer() {
     let mut claimant = Claimant::new();
     assert_eq!(claimant.sees(1000, &defers, 7, &owner), None);
     assert_eq!(claimant.sees(4999, &defers, 7, &owner), None);
-    // It is the first one now.
+    // Where the node comes to be the first one, it takes the lease at once.
     assert_eq!(claimant.sees(5199, &contest(Some(0), 9), 7, &owner), Some(10));
     let mut claimant = Claimant::new();
     assert_eq!(claimant.sees(1000, &defers, 7, &owner), None);

@@ -4,6 +4,15 @@ use headwater_config::ConfigError;
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
 
+/// Listens to these signals from now on: they do nothing else any more.
+///
+/// # Errors
+/// The system does not let it.
+pub(crate) fn listen(signals: &[Signal]) -> Result<Signals, ConfigError> {
+    let signals = Signals::new(signals.iter().map(|signal| signal.as_raw()));
+    signals.map_err(|why| ConfigError(format!("signals: {why}")))
+}
+
 /// SIGTERM and SIGINT, which do not end the process any more once this listens to them.
 pub struct EndSignals(Signals);
 
@@ -19,8 +28,7 @@ impl EndSignals {
     /// # Errors
     /// The system does not let it.
     pub fn new() -> Result<Self, ConfigError> {
-        let signals = Signals::new([Signal::TERM.as_raw(), Signal::INT.as_raw()]);
-        signals.map(Self).map_err(|why| ConfigError(format!("signals: {why}")))
+        listen(&[Signal::TERM, Signal::INT]).map(Self)
     }
 
     /// Whether one has come since this was asked last.
@@ -53,9 +61,7 @@ impl NodeSignals {
     /// # Errors
     /// The system does not let it.
     pub fn new() -> Result<Self, ConfigError> {
-        let signals = [Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw);
-        let signals = Signals::new(signals);
-        signals.map(Self).map_err(|why| ConfigError(format!("signals: {why}")))
+        listen(&[Signal::TERM, Signal::INT, Signal::HUP]).map(Self)
     }
 
     /// What has come since this was asked last, an end before anything else.

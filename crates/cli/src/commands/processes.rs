@@ -71,20 +71,20 @@ impl Process {
         self
     }
 
-    /// It is started with this as its last argument from now on.
+    /// Has every later start of the process have this as its last argument.
     pub(super) fn set_last_argument(&mut self, argument: &str) {
         if let Some(last) = self.arguments.last_mut() {
             *last = argument.into();
         }
     }
 
-    /// It does not see these variables of the environment.
+    /// Hides these variables of the environment from the process.
     pub(super) fn without(mut self, hidden: &'static [&'static str]) -> Self {
         self.hidden = hidden;
         self
     }
 
-    /// It is told lines on its standard input ([`Process::tell`]).
+    /// Has the process read its standard input, where [`Process::tell`] writes.
     pub(super) fn listening(mut self) -> Self {
         self.listens = true;
         self

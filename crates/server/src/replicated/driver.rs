@@ -11,8 +11,8 @@ use headwater_jetstream::{
 };
 use headwater_keep::{Acknowledger, LogMark, Store};
 use headwater_log::{
-    AppendWindow, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes, Epoch, Heartbeat,
-    LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic, Owner, Placement, PlacementWish,
+    AppendWindow, Balance, BalanceWish, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes,
+    Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic, Owner,
     Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
     SnapshotEffect, SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn,
     node_of,
@@ -46,7 +46,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// How often the shard is told that it may not answer, in milliseconds.
 const LAPSED_WAKE: u64 = 1000;
 /// How often it is looked which node should own the shard, in milliseconds.
-const PLACEMENT_LOOK: u64 = 100;
+const BALANCE_LOOK: u64 = 100;
 /// How often a node that stands by reads the log, in milliseconds.
 const FOLLOW_MILLIS: u64 = 50;
 
@@ -93,13 +93,13 @@ pub(super) struct Driver {
     drain: DrainLook,
     others: OtherOwners,
     /// Which node should own the shard, where there are several shards, and whether this one gives it up for that.
-    placement: Option<Placement>,
+    balance: Option<Balance>,
     balances: bool,
     /// When it began, and for how long others should own the shard from then on.
     begun: Monotonic,
     recovers_millis: u64,
     /// What that said last, and when.
-    placed: (Monotonic, PlacementWish),
+    placed: (Monotonic, BalanceWish),
     /// What the server needs for the owners of other shards.
     pub(super) links: LinkEnd,
     replica: Replica,
@@ -128,7 +128,7 @@ pub(super) struct Driver {
     woken: Monotonic,
     /// Whether the node was drained when that was last logged.
     drained: bool,
-    /// It was logged that the shard is given up for the sake of placement.
+    /// It was logged that the shard is given up for the sake of balance.
     moves: bool,
 }
 
@@ -176,8 +176,7 @@ impl Driver {
         let (others, owners) = OtherOwners::new(cluster.shard(), shards, OTHERS_TAGS);
         let known = others.known();
         let links = LinkEnd { secret, owners, known };
-        let placement =
-            (shards > 1).then(|| Placement::new(&cluster.cluster_node, cluster.shard()));
+        let balance = (shards > 1).then(|| Balance::new(&cluster.cluster_node, cluster.shard()));
         let (balances, recovers_millis) =
             (cluster.cluster_balance, cluster.recovers_seconds.saturating_mul(1000));
         let objects = nats.snapshots(shard);
@@ -213,11 +212,11 @@ impl Driver {
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
             others,
-            placement,
+            balance,
             balances,
             begun: monotonic(),
             recovers_millis,
-            placed: (Monotonic(0), PlacementWish { keeps: true, defer_millis: 0 }),
+            placed: (Monotonic(0), BalanceWish { keeps: true, defer_millis: 0 }),
             links,
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
@@ -263,7 +262,9 @@ impl Driver {
             while let Some(answer) = self.log.receive() {
                 self.replica.handle(ReplicaInput::Log(answer), now, &mut effects);
             }
+            let mut has_heard = false;
             while let Some(answer) = self.bucket.receive() {
+                has_heard = true;
                 if let Err(why) = self.heartbeat.answered(&answer, now) {
                     stop_for_good(&why.to_string());
                 }
@@ -276,6 +277,9 @@ impl Driver {
                 }
                 self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
             }
+            if has_heard {
+                self.say_owners(owners);
+            }
             let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
             let asks = asks.chain(self.others.tick(now));
             asks.for_each(|request| self.bucket.send(request));
@@ -284,8 +288,7 @@ impl Driver {
             let recovers = now.since(self.begun) < self.recovers_millis;
             let followed = if recovers { Epoch(0) } else { self.replica.followed(now) };
             self.heartbeat.has_followed(followed);
-            let PlacementWish { keeps, defer_millis } = self.place(now);
-            self.say_owners(owners);
+            let BalanceWish { keeps, defer_millis } = self.place(now);
             let wants = keeps && self.drain.may_own() && self.releasing.is_none();
             let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
             self.replica.handle(tick, now, &mut effects);
@@ -373,17 +376,17 @@ impl Driver {
     }
 
     /// What the node should do so that shards are at nodes evenly.
-    fn place(&mut self, now: Monotonic) -> PlacementWish {
+    fn place(&mut self, now: Monotonic) -> BalanceWish {
         let (looked, mut wish) = self.placed;
-        if now.since(looked) < PLACEMENT_LOOK {
+        if now.since(looked) < BALANCE_LOOK {
             return wish;
         }
-        if let Some(placement) = &mut self.placement
+        if let Some(balance) = &mut self.balance
             && let Some(drained) = self.drain.drained()
             && let Some(holders) = self.others.holders(LeaseTimes::default())
         {
             let (processes, holders) = (&*self.nodes.all(), &*holders);
-            wish = placement.look(&ClusterSeen { processes, drained, holders }, now);
+            wish = balance.look(&ClusterSeen { processes, drained, holders }, now);
             wish.keeps |= !self.balances;
         }
         self.placed = (now, wish);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// It was told nothing.
+/// Stands for a share that nobody has told yet.
 const UNTOLD: u64 = u64::MAX;
 
 /// What the process may take, as it was told last.
@@ -17,7 +17,7 @@ impl Default for MemoryShare {
 }
 
 impl MemoryShare {
-    /// So many bytes, from now on; 0: there is no bound.
+    /// Sets what the process may take, in bytes; 0: as much as there is.
     pub fn set(&self, bytes: u64) {
         self.0.store(bytes, Ordering::Release);
     }

@@ -29,7 +29,7 @@ pub(crate) use settings::{SETTINGS_KEY, read as read_settings};
 
 use crate::log::{self, event};
 use crate::shards::links::{LinkedOwners, Secret};
-use crate::signals::EndSignals;
+use crate::signals::{self, EndSignals};
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
 use forward::Forwarding;
@@ -218,7 +218,7 @@ pub struct ClusterNode {
     forwarding: Option<Forwarding>,
     /// SIGHUP, which would end a process that does not hear of it.
     signals: Signals,
-    /// It has come.
+    /// SIGHUP has come: the settings are to be read again.
     is_to_reload: bool,
     /// What ends the process for good, from when the server has been bound.
     ends: Option<EndSignals>,
@@ -231,8 +231,7 @@ impl ClusterNode {
     /// # Errors
     /// A setting cannot be, NATS cannot be reached or is not to be trusted, the folder is no copy of the log, or the port is taken.
     pub fn join(config: &Config, memory: MemoryShare) -> Result<Self, ConfigError> {
-        let signals = Signals::new([Signal::HUP.as_raw()]);
-        let signals = signals.map_err(|why| ConfigError(format!("signals: {why}")))?;
+        let signals = signals::listen(&[Signal::HUP])?;
         let mut config = config.clone();
         crate::shards::settle(&mut config)?;
         config.check()?;

@@ -89,9 +89,9 @@ struct ShardProcess {
     process: Process,
     /// It has said that it serves clients, in this life or an earlier one.
     begun: bool,
-    /// It has said so in this life, in which it hears SIGHUP then.
+    /// It has said that it serves clients in this life: from then on it hears SIGHUP.
     hears: bool,
-    /// It is to read its settings again.
+    /// SIGHUP is to be passed on to it.
     reload_due: bool,
     /// It has said that it owns its shard.
     owns: bool,

@@ -2,7 +2,7 @@
 
 use headwater_base::hash::stable_hash;
 use headwater_log::{
-    ClusterSeen, DEFER_MILLIS, DrainedNodes, Epoch, Monotonic, Owner, Placement, SETTLE_MILLIS,
+    Balance, ClusterSeen, DEFER_MILLIS, DrainedNodes, Epoch, Monotonic, Owner, SETTLE_MILLIS,
     ShardHolder, node_of,
 };
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct Cluster {
     processes: Vec<Owner>,
     drained: DrainedNodes,
     holders: Vec<ShardHolder>,
-    placements: BTreeMap<String, Placement>,
+    balances: BTreeMap<String, Balance>,
     moves: usize,
 }
 
@@ -40,10 +40,10 @@ impl Cluster {
             shards.clone().map(move |shard| process(&node, shard, 1)).collect::<Vec<_>>()
         };
         let processes: Vec<Owner> = nodes.iter().flat_map(of_node).collect();
-        let placement = |it: &Owner| (it.node.clone(), Placement::new(&it.node, it.shard));
-        let placements = processes.iter().map(placement).collect();
+        let balance = |it: &Owner| (it.node.clone(), Balance::new(&it.node, it.shard));
+        let balances = processes.iter().map(balance).collect();
         let drained = DrainedNodes::default();
-        Self { processes, drained, holders, placements, moves: 0 }
+        Self { processes, drained, holders, balances, moves: 0 }
     }
 
     fn without(mut self, node: &str) -> Self {
@@ -58,7 +58,7 @@ impl Cluster {
             drained: &self.drained,
             holders: &self.holders,
         };
-        let wish = self.placements.get_mut(process).unwrap().look(&seen, Monotonic(now));
+        let wish = self.balances.get_mut(process).unwrap().look(&seen, Monotonic(now));
         (wish.keeps, wish.defer_millis)
     }
 
@@ -95,7 +95,7 @@ impl Cluster {
                     (holder.holds, holder.released) = (false, true);
                     self.moves += 1;
                     // Its process begins anew.
-                    self.placements.insert(name.clone(), Placement::new(&name, shard));
+                    self.balances.insert(name.clone(), Balance::new(&name, shard));
                 }
             } else if !holder.holds && defer_millis == 0 && !self.drained.contains(&name) {
                 *holder = held(node_of(&name), shard);

@@ -133,7 +133,7 @@ fn rank(node: &str, shard: u16) -> Reverse<u64> {
 
 /// What a process should do for its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PlacementWish {
+pub struct BalanceWish {
     /// It goes on to own the shard if it does.
     pub keeps: bool,
     /// How much longer it waits before it takes the shard.
@@ -142,14 +142,14 @@ pub struct PlacementWish {
 
 /// One process's part in it.
 #[derive(Debug)]
-pub struct Placement {
+pub struct Balance {
     process: String,
     shard: u16,
     /// Since when it should give its shard up.
     leaves_since: Option<Monotonic>,
 }
 
-impl Placement {
+impl Balance {
     /// That of the process with this name, which is for this shard.
     #[must_use]
     pub fn new(process: &str, shard: u16) -> Self {
@@ -157,7 +157,7 @@ impl Placement {
     }
 
     /// What it should do, by what is known now.
-    pub fn look(&mut self, seen: &ClusterSeen<'_>, now: Monotonic) -> PlacementWish {
+    pub fn look(&mut self, seen: &ClusterSeen<'_>, now: Monotonic) -> BalanceWish {
         let node = node_of(&self.process);
         let holder = seen.holders.get(usize::from(self.shard));
         let is_mine = holder.is_some_and(|holder| holder.process.as_ref() == Some(&self.process));
@@ -166,6 +166,6 @@ impl Placement {
         let keeps = self.leaves_since.is_none_or(|since| now.since(since) < SETTLE_MILLIS);
         let first = seen.should_take(self.shard);
         let defers = first.is_some_and(|first| first != node);
-        PlacementWish { keeps, defer_millis: if defers { DEFER_MILLIS } else { 0 } }
+        BalanceWish { keeps, defer_millis: if defers { DEFER_MILLIS } else { 0 } }
     }
 }
