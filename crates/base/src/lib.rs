@@ -23,6 +23,7 @@ pub mod refusal;
 pub mod slots;
 pub mod source;
 pub mod spill;
+pub mod stream_records;
 pub mod text;
 pub mod time;
 pub mod wire;

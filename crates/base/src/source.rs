@@ -37,6 +37,8 @@ pub struct Attributes {
     pub expires: Option<Millis>,
     /// What a client gave with the value; 0: nothing.
     pub flags: u32,
+    /// Whether the value is the head of a stream, whose bytes are elsewhere ([`crate::stream_records`]).
+    pub is_stream: bool,
 }
 
 /// A key of a load, with what it holds.

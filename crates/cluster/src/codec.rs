@@ -167,7 +167,7 @@ fn read_pair(bytes: &mut WireReader<'_>) -> Option<Pair> {
     let (key, value) = (bytes.bytes()?.to_vec(), bytes.bytes()?.to_vec());
     let expires = bytes.u64()?;
     let expires = (expires != NEVER).then_some(Millis(expires));
-    let attributes = Attributes { expires, flags: bytes.u32()? as u32 };
+    let attributes = Attributes { expires, flags: bytes.u32()? as u32, is_stream: false };
     Some(Pair { key, value, attributes })
 }
 
@@ -197,7 +197,7 @@ mod tests {
         let pair = |expires, flags| Pair {
             key: b"k".to_vec(),
             value: b"".to_vec(),
-            attributes: Attributes { expires, flags },
+            attributes: Attributes { expires, flags, is_stream: false },
         };
         let pairs = alloc::vec![pair(None, 0), pair(Some(Millis(3)), u32::MAX)];
         let items = alloc::vec![

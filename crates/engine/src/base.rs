@@ -174,6 +174,9 @@ impl Engine {
         kept: Option<Expiry>,
         origin: Origin,
     ) {
+        if kept.is_some() {
+            self.erase_replaced_stream(table, key, value);
+        }
         self.tell_keeper(table, key, value, kept);
         if origin != Origin::Load {
             self.notifications.watches.note(key);
@@ -233,6 +236,11 @@ impl Engine {
         if matches!(gone, Gone::Deleted | Gone::Expired) && self.base.is_kept(table) {
             self.base.erase_kept(table, key);
         }
+        if let Some(number) = Handle::stream(old)
+            && self.base.streams.get(number).is_kept
+        {
+            self.base.erase_records(key, None);
+        }
         match gone {
             Gone::WithRange => self.notifications.watches.note_watched(key),
             Gone::Deleted | Gone::Expired | Gone::ByKeeper | Gone::Evicted => {
@@ -257,8 +265,12 @@ impl Engine {
             self.base.expiries.set(key, None);
         }
         self.save_pair(table, key);
-        if let Some(value) = self.store.remove(table, key) {
-            self.drop_value(value);
+        match self.store.remove(table, key) {
+            Some(value) if kept && let Some(number) = Handle::stream(value) => {
+                self.unload_stream(number);
+            }
+            Some(value) => self.drop_value(value),
+            None => {}
         }
         if kept {
             self.notifications.marks.unloaded(key);

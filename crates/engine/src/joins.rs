@@ -477,7 +477,9 @@ impl Engine {
                 "'{shown}' cannot be a table's name: it has a '|' or is too long"
             ));
         }
-        Ok([name, &[SEPARATOR]].concat())
+        let prefix = [name, &[SEPARATOR]].concat();
+        self.check_not_record(&prefix)?;
+        Ok(prefix)
     }
 
     /// Whether a table may have the source that is named.

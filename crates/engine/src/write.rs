@@ -163,6 +163,7 @@ impl Engine {
     #[inline]
     pub(crate) fn check_write(&self, key: &[u8], value_bytes: usize) -> Result<(), EngineError> {
         self.check_bytes(key, value_bytes)?;
+        self.check_not_record(key)?;
         self.check_owner(key)
     }
 

@@ -60,6 +60,7 @@ use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
 pub use backup::{BackupPiece, BackupReader};
 pub use files::FORMAT_FILE;
+use fjall::compaction::Leveled;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 pub use headwater_base::Durability;
 use headwater_base::source::{Position, Sink};
@@ -125,8 +126,21 @@ fn table_options() -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
 }
 
-fn keys_keyspace(database: &Database, generation: u64) -> fjall::Result<Keyspace> {
-    database.keyspace(&keys_name(generation), table_options)
+/// The store merges tables into ones of so many times the bytes that gather for one. While it writes such a table, the last key of each block of it stays in
+/// memory, and with a key of more than 20 bytes all of the block that the key was read from: so what a merge takes is about the length of a table, and the
+/// store's own default of 64 MiB is too much for a small memory. A keyspace keeps what it was made with.
+const TABLES_MERGED: u64 = 2;
+
+/// The keys of a generation, and tables of the length that they are merged into.
+fn keys_keyspace(
+    database: &Database,
+    generation: u64,
+    table_bytes: u64,
+) -> fjall::Result<Keyspace> {
+    let merged = Leveled::default().with_table_target_size(TABLES_MERGED * table_bytes);
+    database.keyspace(&keys_name(generation), || {
+        table_options().compaction_strategy(Arc::new(merged.clone()))
+    })
 }
 
 /// What was found in the store at start.
@@ -167,7 +181,7 @@ fn open_database(folder: &Folder, options: &Options) -> Result<Found, String> {
     if !folder.is_new && !database.keyspace_exists(&keys_name(state.generation)) {
         return Err(String::from("the keys are missing: the data is damaged"));
     }
-    let keyspace = keys_keyspace(&database, state.generation).map_err(text)?;
+    let keyspace = keys_keyspace(&database, state.generation, options.table_bytes).map_err(text)?;
     // A flush that was cut short leaves the keyspace before or after it.
     for name in database.list_keyspace_names() {
         if name.starts_with("keys-") && *name != *keys_name(state.generation) {

@@ -126,13 +126,20 @@ fn load(shared: &Shared, request: &Request, load_bytes_max: u64) -> Result<Loade
             add(key, record)?;
         }
     }
-    for guard in snapshot.range::<&[u8], _>(&keys, bounds(first, last)) {
-        let (key, record) = guard.into_inner().map_err(|error| describe(&error))?;
-        let hidden = over_hides(&key)
-            || has_lost
-                && lock(&shared.progress).lost.as_ref().is_some_and(|lost| lost.hides(&key));
-        if !hidden {
-            add(&key, &record)?;
+    let mut add_stored = |key: &[u8], record: &[u8]| {
+        let hidden = over_hides(key)
+            || has_lost && lock(&shared.progress).lost.as_ref().is_some_and(|lost| lost.hides(key));
+        if hidden { Ok(()) } else { add(key, record) }
+    };
+    if last.strip_prefix(first) == Some(&[0]) {
+        // A single key is looked up in the tables whose filters have it. A range is looked for in all that it may lie in, a block of each of which
+        // is in memory then: where values are long, that is much.
+        let record = snapshot.get(&keys, first).map_err(|error| describe(&error))?;
+        record.map_or(Ok(()), |record| add_stored(first, &record))?;
+    } else {
+        for guard in snapshot.range::<&[u8], _>(&keys, bounds(first, last)) {
+            let (key, record) = guard.into_inner().map_err(|error| describe(&error))?;
+            add_stored(&key, &record)?;
         }
     }
     Ok(Loaded { position: Position(position), pairs, known: None })

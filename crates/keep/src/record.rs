@@ -7,7 +7,8 @@
 //! state       check:8  position:8 generation:8 number:8 [sequence:8 checksum:8]
 //! ```
 //!
-//! The bits of `kind` say what is there: 1 an expiry, 2 flags that are not 0. Folders of servers that knew no flags have none.
+//! The bits of `kind` say what is there: 1 an expiry, 2 flags that are not 0, and 4 that the value is the head of a stream. Folders of servers that knew no
+//! flags have none, nor heads those of servers that did not keep streams.
 //! Numbers are little-endian. A checksum covers the key and everything behind the checksum, so that neither
 //! a changed byte nor another key's record is taken for the truth.
 
@@ -21,6 +22,7 @@ const CHECK_BYTES: usize = 8;
 /// The bits of a value's kind.
 const EXPIRES: u8 = 1;
 const FLAGS: u8 = 2;
+const STREAM: u8 = 4;
 /// The seed of all checksums: part of the format.
 const SEED: u64 = 0x6865_6164_7761_7465;
 
@@ -54,9 +56,10 @@ pub(crate) fn write_value(
 ) {
     let at = out.len();
     out.extend_from_slice(&[0; CHECK_BYTES]);
-    let Attributes { expires, flags } = attributes;
+    let Attributes { expires, flags, is_stream } = attributes;
     let flagged = if flags == 0 { 0 } else { FLAGS };
-    out.push(expires.map_or(0, |_| EXPIRES) | flagged);
+    let stream = if is_stream { STREAM } else { 0 };
+    out.push(expires.map_or(0, |_| EXPIRES) | flagged | stream);
     if let Some(Millis(expires)) = expires {
         out.extend_from_slice(&expires.to_le_bytes());
     }
@@ -70,8 +73,8 @@ pub(crate) fn write_value(
 /// The value in a record and what is with it; `None` where the record is not what was written.
 pub(crate) fn read_value<'r>(key: &[u8], record: &'r [u8]) -> Option<(&'r [u8], Attributes)> {
     let (&kind, mut rest) = open(key, record)?.split_first()?;
-    let mut attributes = Attributes::default();
-    if kind & !(EXPIRES | FLAGS) != 0 {
+    let mut attributes = Attributes { is_stream: kind & STREAM != 0, ..Attributes::default() };
+    if kind & !(EXPIRES | FLAGS | STREAM) != 0 {
         return None;
     }
     if kind & EXPIRES != 0 {
@@ -155,9 +158,11 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written_or_not_at_all() {
-        let with = |expires, flags| Attributes { expires, flags };
+        let with = |expires, flags| Attributes { expires, flags, is_stream: false };
         for (value, attributes) in [
-            (&b""[..], with(None, 0)),
+            (&b"head"[..], Attributes { is_stream: true, ..with(Some(Millis(7)), 1) }),
+            (b"head", Attributes { is_stream: true, ..with(None, 0) }),
+            (b"", with(None, 0)),
             (b"x", with(Some(Millis(7)), 0)),
             (b"x", with(Some(Millis(7)), u32::MAX)),
             (&[7; 300], with(None, 1)),
@@ -183,7 +188,7 @@ mod tests {
         let (mut plain, mut timed) = (Vec::new(), Vec::new());
         write_value(b"k", &mut [&b"v"[..]].into_iter(), Attributes::default(), &mut plain);
         assert_eq!(plain[CHECK_BYTES..], *b"\0v");
-        let attributes = Attributes { expires: Some(Millis(7)), flags: 0 };
+        let attributes = Attributes { expires: Some(Millis(7)), ..Attributes::default() };
         write_value(b"k", &mut [&b"v"[..]].into_iter(), attributes, &mut timed);
         assert_eq!(timed[CHECK_BYTES..], *b"\x01\x07\0\0\0\0\0\0\0v");
     }

@@ -99,7 +99,8 @@ impl StoreHandle {
         for guard in snapshot.iter(&keys) {
             let key = guard.key().map_err(|error| describe(&error))?;
             if unwanted(&key) {
-                some.push(key);
+                // A copy: what the store gives keeps the block in memory that it was read in.
+                some.push(key.to_vec());
                 count += 1;
             }
             if some.len() == KEYS {

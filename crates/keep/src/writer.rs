@@ -409,7 +409,8 @@ impl Writer {
         }
         let snapshot = self.shared.database.snapshot();
         for guard in snapshot.range::<&[u8], _>(keys, headwater_base::key::bounds(first, last)) {
-            batch.remove(keys, guard.key()?);
+            // A copy: what the store gives of a long key keeps all of the block in memory that it was read in, values and all.
+            batch.remove(keys, &*guard.key()?);
         }
         Ok(())
     }
@@ -420,7 +421,7 @@ impl Writer {
         for prefix in self.tables.clear() {
             batch.remove(&self.shared.tables, table_key(&prefix));
         }
-        keys_keyspace(&self.shared.database, self.generation)
+        keys_keyspace(&self.shared.database, self.generation, self.options.table_bytes)
     }
 
     /// As [`Self::commit`], of a batch behind which all keys are in the keyspace `keys`, and those in `emptied` count no more.

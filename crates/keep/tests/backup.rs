@@ -60,7 +60,7 @@ fn change(keeper: &mut StoreHandle, model: &mut Keys, rng: &mut Rng) {
             let long = if at == 16 { 600_000 } else { 40 };
             let value = value_of(rng.below(1 << 20), rng.below(long) as usize);
             let expires = (at % 4 == 0).then_some(Millis(at));
-            let attributes = Attributes { expires, flags: (at % 3) as u32 };
+            let attributes = Attributes { expires, flags: (at % 3) as u32, is_stream: at % 5 == 0 };
             keeper.put(&key, &mut core::iter::once(&value[..]), attributes);
             model.insert(key, (value, attributes));
         }

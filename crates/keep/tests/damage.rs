@@ -33,7 +33,11 @@ fn fill(folder: &Path, many: bool) -> (Content, usize) {
             let value = value_of(step, 10 + rng.below(300) as usize);
             let flags = (step % 7) as u32;
             let expires = (step % 3 == 0).then_some(Millis(1 << 50));
-            keeper.put(&key, &mut value.chunks(4096), Attributes { expires, flags });
+            keeper.put(
+                &key,
+                &mut value.chunks(4096),
+                Attributes { expires, flags, is_stream: flags == 1 },
+            );
             content.insert(key, value);
         }
         if step % (steps / 50) == 0 {

@@ -54,7 +54,11 @@ fn history(seed: u64, durability: Durability) {
                 let len = rng.below(most) as usize;
                 let value = value_of(step, len);
                 let expires = (rng.below(4) == 0).then(|| Millis(rng.below(1 << 40)));
-                let attributes = Attributes { expires, flags: rng.below(3) as u32 };
+                let attributes = Attributes {
+                    expires,
+                    flags: rng.below(3) as u32,
+                    is_stream: rng.below(4) == 0,
+                };
                 position = keeper.put(&key, &mut value.chunks(4096), attributes).0;
                 model.insert(key, (value, attributes));
             }
@@ -231,7 +235,7 @@ fn keys_that_lie_apart_are_gathered_and_removed_as_told_so_far() {
     let options = Options { durability: Durability::None, ..Options::default() };
     let (store, _told, _) = open(place.path(), options);
     let mut keeper = store.keeper();
-    let attributes = Attributes { expires: Some(Millis(7)), flags: 3 };
+    let attributes = Attributes { expires: Some(Millis(7)), flags: 3, is_stream: false };
     for number in 0..10_000 {
         let key = format!("p|{number:05}");
         keeper.put(key.as_bytes(), &mut [&b"some"[..], b"thing"].into_iter(), attributes);

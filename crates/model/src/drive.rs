@@ -69,7 +69,7 @@ struct Run<'a> {
     /// Removals that have begun and not ended: who waits for each, and how many keys it is to have removed.
     removing: Vec<(Ticket, u64)>,
     /// What was so before the transaction under way.
-    before: Option<Oracle>,
+    before: Option<(Oracle, Streams)>,
     /// How many base keys have gone for want of memory.
     lost: u64,
 }
@@ -169,7 +169,7 @@ impl Run<'_> {
             Op::SetAll { pairs } => self.set_all(pairs),
             Op::RemoveAll { keys } => self.remove_all(keys),
             Op::Multi => {
-                self.before = Some(self.oracle.clone());
+                self.before = Some((self.oracle.clone(), self.streams.clone()));
                 self.subject.begin_transaction();
                 Ok(())
             }

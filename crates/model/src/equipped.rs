@@ -14,7 +14,7 @@ use crate::disk::Disk;
 use crate::functions::Doubles;
 use crate::pressure::{LIMIT_BY_CHANCE, Outside, Pressure};
 use crate::store::{Definition, Map, Stored};
-use crate::subject::Subject;
+use crate::subject::{Subject, refusal};
 use headwater_base::Millis;
 use headwater_base::hash::Secret;
 use headwater_base::memory::Meter;
@@ -87,6 +87,8 @@ pub struct Equipped {
     /// There is a place to spill to which forgets the oldest where it has no room.
     may_forget: bool,
     store: Option<Box<dyn Stored>>,
+    /// The store keeps streams as well.
+    keeps_streams: bool,
     writes: u64,
     slice: Option<usize>,
     growth: Option<usize>,
@@ -118,14 +120,6 @@ fn out_of_memory<T>(result: &Result<T, Stop>) -> bool {
     matches!(result, Err(Stop::Failed(EngineError::OutOfMemory)))
 }
 
-/// What refused an operation that never waits.
-fn refusal(stop: Stop) -> EngineError {
-    match stop {
-        Stop::Failed(error) => error,
-        Stop::Wait(_) => panic!("it never waits"),
-    }
-}
-
 impl Equipped {
     fn under(percent: usize) -> Self {
         let pressure = Pressure::new(percent);
@@ -139,6 +133,7 @@ impl Equipped {
             loses: false,
             may_forget: false,
             store: None,
+            keeps_streams: false,
             writes: 0,
             slice: None,
             growth: None,
@@ -162,7 +157,15 @@ impl Equipped {
     /// All base data is kept by this store.
     #[must_use]
     pub fn kept(store: Box<dyn Stored>) -> Self {
-        let mut own = Self { store: Some(store), ..Self::under(0) };
+        let mut own = Self { store: Some(store), keeps_streams: true, ..Self::under(0) };
+        own.equip(&[]);
+        own
+    }
+
+    /// All base data but streams is kept by a store that is a map.
+    #[must_use]
+    pub fn kept_without_streams() -> Self {
+        let mut own = Self { store: Some(Box::new(Map::default())), ..Self::under(0) };
         own.equip(&[]);
         own
     }
@@ -219,7 +222,8 @@ impl Equipped {
         if let Some(store) = &self.store {
             let names: Vec<Vec<u8>> = store.tables();
             let keep = Box::new(Outside(pressure.clone(), store.keep()));
-            let options = TableOptions { keep: Some(false), ..TableOptions::default() };
+            let keep_streams = Some(self.keeps_streams);
+            let options = TableOptions { keep: keep_streams, ..TableOptions::default() };
             let set = pressure.inside(|| {
                 engine.set_base_store(keep, &names, true)?;
                 engine.table_set(STREAMS, &options)

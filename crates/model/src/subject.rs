@@ -51,6 +51,18 @@ pub fn take_notifications(engine: &mut Engine) -> Vec<FollowerNotification> {
     all
 }
 
+/// What refused an operation that never waits.
+///
+/// # Panics
+/// It waits.
+#[must_use]
+pub fn refusal(stop: Stop) -> EngineError {
+    match stop {
+        Stop::Failed(error) => error,
+        Stop::Wait(_) => panic!("it never waits"),
+    }
+}
+
 /// Bytes of a stream.
 ///
 /// # Errors
@@ -60,7 +72,7 @@ pub fn read_stream(
     key: &[u8],
     offset: u64,
     count: u64,
-) -> Result<Option<Vec<u8>>, EngineError> {
+) -> Result<Option<Vec<u8>>, Stop> {
     let Some(bytes) = engine.stream_read(key, offset, count)? else { return Ok(None) };
     let mut got = Vec::new();
     bytes.for_each(&mut |part| got.extend_from_slice(part));
@@ -194,6 +206,10 @@ pub trait Subject {
     fn may_lose_bytes(&mut self) -> bool {
         false
     }
+    /// Whether streams are as safe as other base data, and survive the process.
+    fn keeps_streams(&mut self) -> bool {
+        false
+    }
     /// What may be taken of memory beside the empty engine, and what goes then.
     fn bound(&mut self, _bytes: usize, _policy: &str) {}
     /// Anything may be taken from now on.
@@ -210,7 +226,7 @@ pub trait Subject {
         self.engine().compact_any(keys);
     }
     fn stream_append(&mut self, key: &[u8], tail: &[u8]) -> Result<u64, EngineError> {
-        self.engine().stream_append(key, tail, 0)
+        self.engine().stream_append(key, tail, 0).map_err(refusal)
     }
     fn stream_read(
         &mut self,
@@ -218,13 +234,13 @@ pub trait Subject {
         offset: u64,
         count: u64,
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        read_stream(self.engine(), key, offset, count)
+        read_stream(self.engine(), key, offset, count).map_err(refusal)
     }
     fn stream_trim(&mut self, key: &[u8], offset: u64) -> Result<Option<u64>, EngineError> {
-        self.engine().stream_trim(key, offset)
+        self.engine().stream_trim(key, offset).map_err(refusal)
     }
     fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
-        self.engine().stream_report(key)
+        self.engine().stream_report(key).map_err(refusal)
     }
     /// Whether looking at all keys may let some of them go: loading some makes room by dropping others.
     fn forgets_while_looking(&mut self) -> bool {

@@ -278,7 +278,9 @@ pub(crate) fn memory_usage(
     key: &[u8],
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
-    if let Ok(Some(report)) = engine.stream_report(key) {
+    if engine.is_stream(key)
+        && let Some(report) = engine.stream_report(key)?
+    {
         reply.integer((key.len() + ENTRY_BYTES) as i64 + report.resident_bytes as i64);
         return Ok(());
     }

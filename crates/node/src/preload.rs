@@ -9,7 +9,7 @@ use crate::node::Node;
 use alloc::vec::Vec;
 use headwater_base::prefix_end;
 use headwater_command::{
-    Bits, Data, Expiry, Functions, Joins, Keys, Ranges, SetCondition, SetExpiry, Strings,
+    Bits, Data, Expiry, Functions, Joins, Keys, Ranges, SetCondition, SetExpiry, Streams, Strings,
 };
 use headwater_engine::{Engine, RangeOptions, Stop, Ticket};
 
@@ -61,7 +61,8 @@ fn preload(engine: &mut Engine, command: &Data<'_>) -> Result<(), Stop> {
             | Functions::Info { .. } => Ok(()),
         },
         Data::Joins(Joins::Add { spec, .. }) => engine.know_outputs(spec),
-        Data::Joins(_) | Data::Streams(_) | Data::Tables(_) | Data::Flows(_) => Ok(()),
+        Data::Streams(command) => streams(engine, command),
+        Data::Joins(_) | Data::Tables(_) | Data::Flows(_) => Ok(()),
     }
 }
 
@@ -89,6 +90,19 @@ fn strings(engine: &mut Engine, command: &Strings<'_>) -> Result<(), Stop> {
         | Strings::DelIfEqual { key, .. }
         | Strings::ExpireIfEqual { key, .. }
         | Strings::Throttle { key, .. } => know(engine, [key]),
+    }
+}
+
+fn streams(engine: &mut Engine, command: &Streams<'_>) -> Result<(), Stop> {
+    match *command {
+        Streams::Read { key, offset, count, .. } if engine.owns(key) => {
+            engine.stream_read(key, offset, count).map(drop)
+        }
+        Streams::Append { key, .. }
+        | Streams::Read { key, .. }
+        | Streams::Trim { key, .. }
+        | Streams::Len { key }
+        | Streams::Info { key } => know(engine, [key]),
     }
 }
 

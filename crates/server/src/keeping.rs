@@ -32,6 +32,7 @@ use crate::sources::Inbox;
 use definitions::DefinitionDigest;
 use folders::folder_of;
 use headwater_base::placement::Partition;
+use headwater_base::stream_records::is_stream_record;
 use headwater_base::{Placement, Shard};
 use headwater_config::{Config, ConfigError, Join, KeptOwner, Module, Source, Table};
 use headwater_keep::{Definition, Durability, Feed, Options, Store, StoreHandle, StoreStats};
@@ -204,7 +205,9 @@ impl EmbeddedStore {
         if let Some((homes, partition)) = known.and_then(|it| it.stray(me).map(|stray| (it, stray)))
         {
             // By the boundaries that were in force when it moved.
-            let strays = |key: &[u8]| homes.placement.partition(key) == partition;
+            // Those of streams stay, which do not move.
+            let strays =
+                |key: &[u8]| !is_stream_record(key) && homes.placement.partition(key) == partition;
             self.keeper.remove_where(&strays)?;
             self.note_homes(&Homes { moving: None, ..homes }).map_err(|why| why.to_string())?;
         }

@@ -267,6 +267,29 @@ pub(crate) struct Written {
     keys: HashMap<String, u64>,
     counted: u64,
     tried: u64,
+    /// What was appended to a stream, line by line.
+    appended: Vec<u64>,
+}
+
+/// Bytes of what is appended to a stream at once.
+const LINE_BYTES: usize = 1000;
+
+/// The numbers that were appended to a stream, in its order.
+fn lines(mut read: impl FnMut(&str) -> redis::Value, stream: &str) -> Vec<u64> {
+    let mut bytes = String::new();
+    loop {
+        let more = text(&read(&format!("STREAM.READ {stream} {} 100000000", bytes.len())));
+        if more.is_empty() {
+            break;
+        }
+        bytes.push_str(&more);
+    }
+    assert!(bytes.len().is_multiple_of(LINE_BYTES), "{stream} has {} bytes", bytes.len());
+    bytes.as_bytes().chunks(LINE_BYTES).map(|line| text_of(line).parse().unwrap()).collect()
+}
+
+fn text_of(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
 }
 
 /// Writes to keys of its own until it is told to end, through any node that is there.
@@ -286,7 +309,12 @@ pub(crate) fn write(me: usize, ports: &[u16], ends: &AtomicBool, written: &Mutex
         });
         let was_counted = counted.as_ref().is_some_and(Result::is_ok);
         written.lock().unwrap().counted += u64::from(was_counted);
-        if !matches!(counted, Some(Ok(_))) {
+        let line = format!("{number:0LINE_BYTES$}");
+        let appended = ask(&mut connection, &format!("STREAM.APPEND l|w{me} {line}"));
+        if appended.is_ok() {
+            written.lock().unwrap().appended.push(number);
+        }
+        if !matches!(counted, Some(Ok(_))) || appended.is_err() {
             at += 1;
             sleep(Duration::from_millis(50));
             connection = connect(ports[at % ports.len()]);
@@ -338,6 +366,11 @@ pub(crate) fn check(cluster: &Cluster, at: usize, all: &[Arc<Mutex<Written>>], q
         let count: u64 = count.parse().unwrap();
         let (least, most) = (written.counted, written.tried);
         assert!((least..=most).contains(&count), "{least} to {most} and not {count}");
+        let lines = lines(&mut read, &format!("l|w{me}"));
+        assert!(lines.is_sorted_by(|one, next| one < next), "each once, and in order");
+        let is_there = |number| lines.binary_search(number).is_ok();
+        let lost: Vec<&u64> = written.appended.iter().filter(|it| !is_there(it)).collect();
+        assert!(lost.is_empty(), "{lost:?} of {} lines were acknowledged", written.appended.len());
     }
     // What differs from its recomputation is named.
     let verified = read("VERIFY t| t}");
@@ -362,6 +395,7 @@ impl Writers {
         for me in 0..4 {
             ask(&mut client, &format!("SET s|all|w{me} 1")).unwrap();
             ask(&mut client, &format!("SET n|w{me} 0")).unwrap();
+            ask(&mut client, &format!("STREAM.APPEND l|w{me} {:0LINE_BYTES$}", 0)).unwrap();
             let written = Arc::new(Mutex::new(Written::default()));
             all.push(written.clone());
             let (ports, ends) = (cluster.ports.clone(), Arc::clone(&ends));
@@ -432,6 +466,8 @@ fn whoever_is_struck_what_was_acknowledged_stays() {
     assert!((1..=2000).contains(&figure(&cluster, 0, "cluster_lease_milliseconds")));
     let least = all.iter().map(|written| written.lock().unwrap().counted).min();
     assert!(least > Some(10), "{least:?} writes were acknowledged");
+    let appended: usize = all.iter().map(|written| written.lock().unwrap().appended.len()).sum();
+    assert!(appended > 40, "{appended} lines were acknowledged");
 }
 
 #[test]

@@ -332,30 +332,36 @@ fn kill_again_and_again(shards: &str, durability: &str) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
 fn base_data_outgrows_memory() {
+    // The store has what it merges in memory in other ways where keys are long.
+    outgrows_memory(8, 1000);
+    outgrows_memory(40, 20_000);
+}
+
+#[expect(clippy::print_stdout, reason = "a long run says what it has shown")]
+fn outgrows_memory(digits: usize, length: usize) {
     const BOUND: u64 = 64 << 20;
-    const VALUE: usize = 1000;
     let times = number_from("HEADWATER_DATA_TIMES", 3);
     let place = folder();
     let arguments = ["--memory", "64mb", "--durability", "none"];
     let server = start(&place, &arguments);
-    let keys = times * BOUND / VALUE as u64;
-    let value_of = |number: u64| format!("{number:0VALUE$}");
+    let keys = times * BOUND / length as u64;
+    let value_of = |number: u64| format!("{number:0length$}");
     let mut worst = 0;
     let mut client = server.client(2);
     let mut write = |client: &mut Connection, numbers: core::ops::Range<u64>| {
         let mut pipe = redis::pipe();
         for number in numbers {
-            let key = format!("p|{:04}|{number:08}", number % 5000);
+            let key = format!("p|{:04}|{number:0digits$}", number % 5000);
             pipe.cmd("SET").arg(key).arg(value_of(number)).ignore();
         }
         let done: RedisResult<()> = pipe.query(client);
         assert!(done.is_ok(), "after {} keys: {:.200}", worst, format!("{done:?}"));
         worst = worst.max(server.memory_bytes("VmRSS"));
     };
-    for first in (0..keys).step_by(500) {
-        write(&mut client, first..(first + 500).min(keys));
+    let together = (500_000 / length as u64).max(1);
+    for first in (0..keys).step_by(together as usize) {
+        write(&mut client, first..(first + together).min(keys));
     }
     // All of it is read back, range by range, in another order than it was written.
     let mut found = 0;
@@ -376,6 +382,89 @@ fn base_data_outgrows_memory() {
     let ratio = worst as f64 / BOUND as f64;
     println!("{times} times the bound: at most {ratio:.3} of it resident, {keys} keys read back");
     assert!(ratio <= 1.05, "{ratio:.3} of the bound");
+}
+
+/// Bytes of a stream, of which any few say where they are.
+fn bytes_at(offset: usize, len: usize) -> Vec<u8> {
+    (offset..offset + len).map(|at| ((at / 8) >> (at % 8 * 3)) as u8).collect()
+}
+
+fn stream_read(client: &mut Connection, key: &str, offset: usize, count: usize) -> Vec<u8> {
+    cmd("STREAM.READ").arg(key).arg(offset).arg(count).query(client).unwrap()
+}
+
+#[test]
+fn streams_outgrow_memory_and_survive_the_server() {
+    for (shards, how) in [("1", Signal::KILL), ("3", Signal::TERM)] {
+        let place = folder();
+        // What each shard needs is left of it in both.
+        let (bound, memory) = if shards == "1" { (96, "96mb") } else { (144, "144mb") };
+        let options = ["--memory", memory, "--shards", shards, "--data-plain", "yes"];
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        // Much more than memory holds, in pieces that end anywhere.
+        let (piece, pieces) = (333_333, 180);
+        let keys = ["log|ann", "log|bob", "plain"];
+        for at in 0..pieces {
+            for key in keys {
+                let mut append = cmd("STREAM.APPEND");
+                append.arg(key).arg(bytes_at(at * piece, piece));
+                assert_eq!(append.query::<usize>(&mut client), Ok((at + 1) * piece));
+            }
+            let resident = server.memory_bytes("VmRSS");
+            assert!(resident <= (bound << 20) * 21 / 20, "{resident} bytes of {bound} MiB");
+        }
+        let end = piece * pieces;
+        let check = |client: &mut Connection, from: usize| {
+            for key in keys {
+                assert_eq!(ask::<usize>(client, &["STREAM.LEN", key]), end);
+                for offset in (from..end).step_by(2_777_777).chain([end - 1]) {
+                    let got = stream_read(client, key, offset, 10_000);
+                    assert!(!got.is_empty());
+                    assert_eq!(got, bytes_at(offset, got.len()), "{key} from {offset}");
+                }
+                assert_eq!(stream_read(client, key, end, 10), b"");
+            }
+        };
+        check(&mut client, 0);
+        let trimmed = 20_000_000;
+        for key in keys {
+            let told: usize = ask(&mut client, &["STREAM.TRIM", key, &trimmed.to_string()]);
+            assert_eq!(told, trimmed);
+        }
+        let _: bool = ask(&mut client, &["EXPIRE", "log|bob", "1000"]);
+        let _: usize = ask(&mut client, &["STREAM.APPEND", "log|gone", "bytes"]);
+        let _: usize = ask(&mut client, &["DEL", "log|gone"]);
+        let _: usize = ask(&mut client, &["STREAM.APPEND", "log|value", "bytes"]);
+        let _: () = ask(&mut client, &["SET", "log|value", "one"]);
+        let _: usize = ask(&mut client, &["STREAM.APPEND", "log|short", "some bytes"]);
+        server.signal(how);
+        server.wait();
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        check(&mut client, trimmed);
+        let error = try_ask::<Value>(&mut client, &["STREAM.READ", "log|ann", "0", "1"]);
+        assert_eq!(error.unwrap_err().code(), Some("TRIMMED"));
+        assert!(ask::<u64>(&mut client, &["TTL", "log|bob"]) > 900);
+        assert_eq!(ask::<u64>(&mut client, &["EXISTS", "log|gone"]), 0);
+        assert_eq!(ask::<String>(&mut client, &["GET", "log|value"]), "one");
+        assert_eq!(ask::<String>(&mut client, &["TYPE", "log|short"]), "stream");
+        let _: () = ask(&mut client, &["RENAME", "log|short", "log|short2"]);
+        let _: usize = ask(&mut client, &["STREAM.APPEND", "log|short2", ", and more"]);
+        server.signal(how);
+        server.wait();
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        assert_eq!(ask::<u64>(&mut client, &["EXISTS", "log|short"]), 0);
+        assert_eq!(stream_read(&mut client, "log|short2", 0, 100), b"some bytes, and more");
+        let _: () = ask(&mut client, &["FLUSHALL"]);
+        server.signal(how);
+        server.wait();
+        let server = start(&place, &options);
+        let mut client = server.client(2);
+        let gone = ask::<Option<String>>(&mut client, &["STREAM.READ", "log|ann", "0", "1"]);
+        assert_eq!(gone, None);
+    }
 }
 
 #[test]

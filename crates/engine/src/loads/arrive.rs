@@ -22,6 +22,9 @@ impl Engine {
     /// The answer to [`Effect::Load`](crate::Effect::Load): the pairs of its range as of a position, or why not.
     /// An answer that nobody waits for any more is ignored.
     pub fn loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
+        if self.base.streams.loads_chunk(fetch) {
+            return self.chunk_loaded(fetch, answer);
+        }
         self.arrived(None, fetch, answer.map_err(LoadFailure::OfSource));
     }
 
@@ -211,16 +214,22 @@ impl Engine {
         &mut self,
         LoadedId { table, home }: LoadedId,
         kept: bool,
-        (key, value, Attributes { expires, flags }): (&[u8], &[u8], Attributes),
+        (key, value, Attributes { expires, flags, is_stream }): (&[u8], &[u8], Attributes),
     ) {
         if let Some(home) = home {
             return self.put_replica(home, table, key, value);
+        }
+        if is_stream {
+            self.note_kept_end(key, value);
         }
         if self.views.catalog.gives(table, key)
             || !self.owns(key)
             || (kept && !self.takes_kept(table, key, expires))
         {
             return;
+        }
+        if is_stream {
+            return self.take_in_stream(table, key, value, expires);
         }
         let value = self.store.pool.insert(value);
         self.put(table, key, Put::loaded(value, expires, flags));

@@ -46,7 +46,7 @@ impl BroughtBytes {
 
     /// Whether so much was brought for the operation under way, which lacks something still, that memory cannot hold all that it needs: then it has
     /// given up.
-    pub(super) fn gives_up(&self, memory: &mut Memory) -> bool {
+    pub(crate) fn gives_up(&self, memory: &mut Memory) -> bool {
         let most = (memory.part_of_limit(1) as u64).saturating_mul(LIMITS_MAX);
         let is_too_much = most > 0 && self.current > most;
         if is_too_much {
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// A load brings so many bytes of keys and values for those who wait for it.
-    pub(super) fn note_brought(&mut self, fetch: FetchId, bytes: impl FnOnce() -> u64) {
+    pub(crate) fn note_brought(&mut self, fetch: FetchId, bytes: impl FnOnce() -> u64) {
         if self.memory.part_of_limit(1) > 0 {
             self.base.loads.waits.note_brought(fetch, bytes());
         }

@@ -45,10 +45,16 @@ pub(super) struct Useless {
 impl Waits {
     /// A load begins for which the operation under way waits, filed by the first key of its range.
     pub(super) fn begin_load(&mut self, part: LoadedId, first: &[u8]) -> FetchId {
+        let fetch = self.begin_unfiled();
+        self.file(fetch, part, first);
+        fetch
+    }
+
+    /// A load begins for which the operation under way waits, and which whoever asks for it files.
+    pub(crate) fn begin_unfiled(&mut self) -> FetchId {
         let fetch = FetchId(self.next_fetch);
         self.next_fetch += 1;
         self.lacking.insert(fetch);
-        self.file(fetch, part, first);
         fetch
     }
 
@@ -194,7 +200,7 @@ impl Waits {
     }
 
     /// Fails all operations that waited for `fetch`.
-    pub(super) fn fail(&mut self, fetch: FetchId, error: &EngineError) {
+    pub(crate) fn fail(&mut self, fetch: FetchId, error: &EngineError) {
         for ticket in self.by_fetch.remove(&fetch).unwrap_or_default() {
             if self.waiting.remove(&ticket).is_some() {
                 self.brought.forget(ticket);

@@ -198,7 +198,7 @@ impl Engine {
                         return;
                     }
                     let stream = Handle::stream(value).map(|it| self.base.streams.get(it));
-                    if ends_stay && stream.is_some_and(|stream| !stream.is_long()) {
+                    if ends_stay && stream.is_some_and(|it| !it.is_long() && !it.is_kept) {
                         return;
                     }
                     let spilled =

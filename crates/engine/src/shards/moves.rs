@@ -40,6 +40,10 @@ fn bytes_of(pair: &Pair) -> u64 {
     (pair.key.len() + pair.value.len() + size_of::<Pair>()) as u64
 }
 
+fn holds_stream<T>(key: &[u8]) -> Result<T, EngineError> {
+    refused(format!("'{}' holds a stream, which cannot move", key.escape_ascii()))
+}
+
 impl Engine {
     /// The base keys of a partition of which this is the home: of kept tables as the embedded store has them, those whose
     /// time is over among them. Nothing changes for anybody.
@@ -61,12 +65,14 @@ impl Engine {
             self.keys_of(table, partition, &mut found);
         }
         let mut pairs = self.kept_pairs(partition, bytes_max)?;
+        if let Some(stream) = pairs.iter().find(|pair| pair.attributes.is_stream) {
+            return holds_stream(&stream.key);
+        }
         let mut bytes: u64 = pairs.iter().map(bytes_of).sum();
         for (table, key) in &found {
             let Some(word) = self.store.table(*table).get(key) else { continue };
             if let Some(Handle::Stream(_)) = Handle::of(word) {
-                let shown = key.escape_ascii();
-                return refused(format!("'{shown}' holds a stream, which cannot move"));
+                return holds_stream(key);
             }
             if self.base.is_kept(*table) {
                 continue;
@@ -81,6 +87,7 @@ impl Engine {
             let attributes = Attributes {
                 expires: self.base.expiries.get(key),
                 flags: self.notifications.marks.flags(key),
+                is_stream: false,
             };
             let pair = Pair { key: key.clone(), value, attributes };
             bytes += bytes_of(&pair);
@@ -205,7 +212,7 @@ impl Engine {
     pub fn give_partition(&mut self, partition: Partition, pairs: &[Pair]) {
         for Pair { key, value, attributes } in pairs {
             debug_assert!(self.placement().is_none_or(|it| it.partition(key) == partition));
-            let Attributes { expires, flags } = *attributes;
+            let Attributes { expires, flags, .. } = *attributes;
             let is_over = expires.is_some_and(|at| at <= self.now);
             let table = self.store.table_for(key);
             if self.writes_kept(table) {

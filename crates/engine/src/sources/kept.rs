@@ -9,6 +9,7 @@ use crate::base_data::BaseData;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::group_note::GroupNote;
+use crate::handles::Handle;
 use crate::loads::{Here, KeptReads, LoadedData, LoadedId, Provider};
 use crate::report::{EngineError, Stop};
 use alloc::boxed::Box;
@@ -16,7 +17,9 @@ use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
+use headwater_base::key::SEPARATOR;
 use headwater_base::source::{Attributes, BaseStore, FetchId, Position};
+use headwater_base::stream_records::{STREAM_RECORDS, stream_head, stream_records};
 use headwater_base::{KeyRange, Millis};
 use headwater_policy::Heat;
 use headwater_pool::ValueRef;
@@ -72,6 +75,20 @@ impl Persistence {
         }
     }
 
+    /// Has the store keep a key that is its own.
+    pub(crate) fn write(&mut self, key: &[u8], value: &[u8]) {
+        if let Some(store) = &mut self.store {
+            self.written = store.put(key, &mut core::iter::once(value), Attributes::default());
+        }
+    }
+
+    /// Has the store erase a range of keys, all of which are its own, or are in memory.
+    pub(crate) fn erase(&mut self, range: &KeyRange) -> Option<Position> {
+        let position = self.store.as_mut()?.remove_range(range);
+        self.written = position;
+        Some(position)
+    }
+
     /// Whether the store surely holds no key of `range`.
     pub(crate) fn holds_nothing(&mut self, range: &KeyRange) -> bool {
         self.store.as_mut().is_none_or(|store| store.holds_nothing(range))
@@ -99,6 +116,10 @@ impl Engine {
         self.base.loads.persistence = Persistence { store: Some(store), ..Persistence::default() };
         self.memory.begin_persistence();
         for name in tables {
+            if STREAM_RECORDS.strip_suffix(&[SEPARATOR]) == Some(name) {
+                self.base.streams.note_kept();
+                continue;
+            }
             let prefix = self.table_prefix(name)?;
             let table = self.store.table_for(&prefix);
             self.keep_table(table);
@@ -199,16 +220,24 @@ impl Engine {
         value: ValueRef,
         expires: Option<Millis>,
     ) {
-        let view = self.store.pool.view(self.store.pool.content(value));
         let store = self.base.loads.persistence.store.as_mut().expect("there is a store");
-        let attributes = Attributes { expires, flags: self.notifications.marks.flags(key) };
-        let position = store.put(key, &mut view.parts(), attributes);
+        let flags = self.notifications.marks.flags(key);
+        let stream = Handle::stream(value).map(|number| self.base.streams.get(number));
+        let head = stream.map(|stream| stream_head(stream.start, stream.end));
+        let attributes = Attributes { expires, flags, is_stream: head.is_some() };
+        // A stream's handle has the content of an empty value.
+        let view = self.store.pool.view(self.store.pool.content(value));
+        let position = match &head {
+            Some(head) => store.put(key, &mut core::iter::once(&head[..]), attributes),
+            None => store.put(key, &mut view.parts(), attributes),
+        };
+        let held = || head.map_or_else(|| view.to_vec(), |head| head.to_vec());
         self.base.loads.persistence.written = position;
         if let Some(gone) = &mut self.base.loads.persistence.gone {
             gone.remove(key);
         }
         if let Some(data) = self.base.loads.own_mut(table) {
-            data.note(position, key, || Some((view.to_vec(), attributes)));
+            data.note(position, key, || Some((held(), attributes)));
         }
     }
 
@@ -216,15 +245,24 @@ impl Engine {
     pub(crate) fn erase_kept_range(&mut self, range: &KeyRange) {
         let mut kept = self.store.parts(&range.first, &range.last);
         kept.retain(|&(table, ..)| self.base.is_kept(table));
-        let Some(store) = self.base.loads.persistence.store.as_mut().filter(|_| !kept.is_empty())
-        else {
+        if kept.is_empty() {
             return;
-        };
-        let position = store.remove_range(range);
-        self.base.loads.persistence.written = position;
+        }
+        // Records of streams go with their streams, wherever they lie.
+        let records = KeyRange::prefix(STREAM_RECORDS);
+        let before = KeyRange { first: Vec::new(), last: records.first };
+        let behind = KeyRange { first: records.last, last: Vec::new() };
+        let mut erased = Position(0);
+        for part in [before, behind].map(|part| part.intersection(range)) {
+            if !part.is_empty()
+                && let Some(position) = self.base.loads.persistence.erase(&part)
+            {
+                erased = position;
+            }
+        }
         for (table, first, last) in kept {
             if let Some(data) = self.base.loads.own_mut(table) {
-                data.note_removed(position, &KeyRange { first, last });
+                data.note_removed(erased, &KeyRange { first, last });
             }
         }
     }
@@ -262,6 +300,9 @@ impl Engine {
         let over = expires.is_some_and(|at| at <= self.now);
         if over {
             self.base.erase_kept(table, key);
+            if self.base.streams.may_be_kept() {
+                self.base.erase_records(key, None);
+            }
             self.note_time();
         }
         !over
@@ -370,6 +411,17 @@ impl BaseData {
     pub(crate) fn tell_time(&mut self, now: Millis) {
         if let Some(store) = &mut self.loads.persistence.store {
             store.note_time(now);
+        }
+    }
+
+    /// Erases the records of the stream under `key`: all, or those that begin before an offset.
+    pub(crate) fn erase_records(&mut self, key: &[u8], before: Option<u64>) {
+        let range = match before {
+            Some(before) => stream_records(key, 0, Some(before)),
+            None => stream_records(key, 0, None),
+        };
+        if !range.is_empty() {
+            let _position = self.loads.persistence.erase(&range);
         }
     }
 

@@ -189,6 +189,7 @@ impl Spilling {
     pub(crate) fn release(&mut self, pool: &mut Pool, body: Body) {
         match body {
             Body::Memory(value) => pool.release(value),
+            Body::Kept(_) => {}
             Body::Disk(spilled) => {
                 // A copied stream may have the chunk as well.
                 if let Ok(last) = Rc::try_unwrap(spilled) {

@@ -4,7 +4,7 @@
 //! would seem to begin anew. Only where last parts and records themselves fill the memory, those go that the policy
 //! chooses: to disk, or for good.
 
-use super::stream::Body;
+use super::Body;
 use crate::engine::Engine;
 
 /// Last parts of streams may go where they take more than this part of what may be taken.
@@ -15,6 +15,9 @@ pub(super) const LAST_BYTES_MIN: usize = 256;
 impl Engine {
     /// Puts the oldest chunk of some stream aside; `false` where there is no place or nothing to put.
     pub(crate) fn spill_one(&mut self) -> bool {
+        if self.let_kept_chunk_go() {
+            return true;
+        }
         if !self.base.spilling.is_there() {
             return false;
         }
@@ -25,7 +28,7 @@ impl Engine {
         let Some(spilled) = self.base.spilling.put_chunk(&self.store.pool, value) else {
             return false;
         };
-        stream.chunks[at].body = Body::Disk(spilled);
+        stream.set_body(at, Body::Disk(spilled));
         stream.settle(&mut self.store.pool, &mut self.base.spilling);
         self.store.pool.release(value);
         self.base.streams.refile(number);
@@ -43,13 +46,14 @@ impl Engine {
     /// gives hardly anything: little is in memory of it.
     pub(crate) fn drop_last_chunk(&mut self, number: u32) -> bool {
         let (stream, pool) = (self.base.streams.get_mut(number), &mut self.store.pool);
-        let Some(last) = stream.chunks.back_mut() else { return false };
-        let Some(value) = last.value().filter(|value| value.len() >= LAST_BYTES_MIN) else {
+        let Some(at) = stream.chunks.len().checked_sub(1) else { return false };
+        let Some(value) = stream.chunks[at].value().filter(|value| value.len() >= LAST_BYTES_MIN)
+        else {
             return false;
         };
         match self.base.spilling.put_chunk(pool, value) {
             Some(spilled) => {
-                last.body = Body::Disk(spilled);
+                stream.set_body(at, Body::Disk(spilled));
                 pool.release(value);
             }
             None => {

@@ -23,8 +23,9 @@
 //!   that were trimmed; what lies between was evicted.
 //! - F3. A stream is in the slab while exactly one key holds its handle, and in `long` while more
 //!   than its last chunk is in memory.
-//! - F4. Chunks on disk come before those in memory.
+//! - F4. Chunks that were spilled come before those in memory.
 //! - F5. What is kept of a stream lies behind the ends of those that its name had before, as far as they are remembered.
+//! - F6. Of a stream in a table that an embedded store keeps, that has every byte ([`kept`]); none of it is spilled, and its chunks go from memory in any order.
 //!
 //! # Cost
 //! Appending: a look at the last chunk, and the bytes. Reading: a binary search among the chunks,
@@ -34,6 +35,7 @@
 mod bytes;
 mod ends;
 mod evict;
+mod kept;
 mod moving;
 mod operations;
 mod stream;
@@ -48,6 +50,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use ends::{Ends, Gone};
 use headwater_pool::Pool;
+use kept::KeptStreams;
 
 /// Most bytes of a chunk: also the unit that is evicted and spilled.
 pub const CHUNK_BYTES: usize = 256 << 10;
@@ -59,6 +62,9 @@ pub(crate) struct Streams {
     free: Vec<u32>,
     /// Streams of which chunks can go.
     long: BTreeSet<u32>,
+    /// The same of those that the embedded store keeps: nothing is lost there.
+    long_kept: BTreeSet<u32>,
+    kept: KeptStreams,
     /// Whose turn it was last to let a chunk go.
     turn: u32,
     /// Bytes of memory that stay where all that can go of streams by itself has gone.
@@ -100,10 +106,11 @@ impl Streams {
         let stream = self.get_mut(number);
         if stream.filed_long != long {
             stream.filed_long = long;
+            let filed = if stream.is_kept { &mut self.long_kept } else { &mut self.long };
             if long {
-                self.long.insert(number);
+                filed.insert(number);
             } else {
-                self.long.remove(&number);
+                filed.remove(&number);
             }
         }
     }
@@ -138,12 +145,20 @@ impl Streams {
         spilling: &mut Spilling,
         bound: Option<usize>,
     ) {
-        if let Some(mut stream) = self.slots[number as usize].take() {
+        if let Some(stream) = self.slots[number as usize].as_ref() {
             let gone = Gone { end: stream.end, evicted: stream.evicted };
             self.ends.note(stream.name, gone, bound);
+            self.unload(number, pool, spilling);
+        }
+    }
+
+    /// Drops what memory has of a stream.
+    fn unload(&mut self, number: u32, pool: &mut Pool, spilling: &mut Spilling) {
+        if let Some(mut stream) = self.slots[number as usize].take() {
             self.staying -= stream.filed_staying;
             stream.clear(pool, spilling);
             self.long.remove(&number);
+            self.long_kept.remove(&number);
             self.free.push(number);
         }
     }
@@ -154,14 +169,17 @@ impl Streams {
             self.ends.note(stream.name, Gone { end: stream.end, evicted: false }, bound);
             stream.clear(pool, spilling);
         }
-        *self = Self { ends: core::mem::take(&mut self.ends), ..Self::default() };
+        let (ends, kept) = (core::mem::take(&mut self.ends), core::mem::take(&mut self.kept));
+        *self = Self { ends, kept, ..Self::default() };
     }
 
     /// Asserts what F3 says of `long`.
     pub(crate) fn check_filed(&self) {
         for (number, stream) in self.slots.iter().enumerate() {
             let long = stream.as_ref().is_some_and(Stream::is_long);
-            assert_eq!(self.long.contains(&(number as u32)), long, "F3");
+            let kept = stream.as_ref().is_some_and(|stream| stream.is_kept);
+            assert_eq!(self.long.contains(&(number as u32)), long && !kept, "F3");
+            assert_eq!(self.long_kept.contains(&(number as u32)), long && kept, "F3");
         }
         let staying: usize = self.iter().map(Stream::staying_bytes).sum();
         assert_eq!(self.staying, staying, "what stays is counted");

@@ -1,7 +1,7 @@
 //! Moving chunks out of buffers of the pool that hardly hold any: streams hold references that the store does not know of.
 
+use super::Body;
 use super::Streams;
-use super::stream::Body;
 use headwater_pool::Pool;
 
 /// How far a compaction has come with streams.

@@ -6,7 +6,7 @@ use crate::base::{NewValue, Origin, Put};
 use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::keyspace::WriteKind;
-use crate::report::{EngineError, Expiry, Ticket};
+use crate::report::{EngineError, Expiry, Stop, Ticket};
 use alloc::format;
 use alloc::string::String;
 use headwater_base::{EventKinds, Millis};
@@ -31,30 +31,29 @@ pub struct StreamReport {
 
 impl Engine {
     /// The number of the stream that `key` holds; `None` where there is no such key.
-    fn stream_of(&mut self, key: &[u8]) -> Result<Option<u32>, EngineError> {
+    fn stream_of(&mut self, key: &[u8]) -> Result<Option<u32>, Stop> {
         self.remove_dead(key);
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
         self.check_table_of_streams(table)?;
+        self.know(key)?;
         match self.store.table(table).get(key) {
             None => Ok(None),
-            Some(value) => Handle::stream(value).map(Some).ok_or(EngineError::WrongType),
+            Some(value) => Ok(Some(Handle::stream(value).ok_or(EngineError::WrongType)?)),
         }
     }
 
     /// What a stream under `key` is remembered by when it is gone.
-    fn name_of_stream(&self, key: &[u8]) -> u64 {
+    pub(super) fn name_of_stream(&self, key: &[u8]) -> u64 {
         self.settings.secret.hash(key)
     }
 
     /// Refuses tables in which values mean something to joins or sources.
-    fn check_table_of_streams(&self, table: TableId) -> Result<(), EngineError> {
+    pub(super) fn check_table_of_streams(&self, table: TableId) -> Result<(), EngineError> {
         let Some(role) = self.views.catalog.role(table) else { return Ok(()) };
         let join = role.writers.first().copied().or(role.readers.first().map(|r| r.join));
         let by = match (join, self.base.loads.own(table)) {
             (Some(id), _) => format!("join '{}' is about it", self.views.catalog.join(id).name),
-            (None, Some(data)) if data.is_kept() => {
-                String::from("the store on disk keeps it (TABLE.SET … KEEP NO)")
-            }
+            (None, Some(data)) if data.is_kept() => return Ok(()),
             (None, Some(data)) => format!("source '{}' keeps it", data.source()),
             (None, None) => return Ok(()),
         };
@@ -87,25 +86,18 @@ impl Engine {
     /// the new end. `expected` bytes more will probably follow. The expiry is kept.
     ///
     /// # Errors
-    /// As for [`Engine::set`]; the key holds a value; or its table cannot hold streams.
-    pub fn stream_append(
-        &mut self,
-        key: &[u8],
-        tail: &[u8],
-        expected: usize,
-    ) -> Result<u64, EngineError> {
+    /// As for [`Engine::set`]; the key holds a value; its table cannot hold streams; or the key must be loaded first.
+    pub fn stream_append(&mut self, key: &[u8], tail: &[u8], expected: usize) -> Result<u64, Stop> {
         self.check_write(key, tail.len())?;
         self.views.check_prepared_stream(key)?;
         let number = match self.stream_of(key)? {
             Some(number) => number,
             None => {
                 let table = self.store.table_for(key);
-                if self.writes_kept(table) {
-                    self.check_table_of_streams(table)?;
-                }
+                let is_kept = self.writes_kept(table);
                 let name = self.name_of_stream(key);
-                let number =
-                    self.base.streams.insert(Stream::new(name, self.base.streams.gone(name)));
+                let stream = Stream::new(name, self.base.streams.gone(name));
+                let number = self.base.streams.insert(Stream { is_kept, ..stream });
                 let value = NewValue::Held(Handle::Stream(number).word());
                 let writing = self.begin_writing(WriteKind::Stream);
                 self.put(table, key, Put::rewritten(value));
@@ -114,9 +106,13 @@ impl Engine {
             }
         };
         let stream = self.base.streams.get_mut(number);
+        let (offset, is_kept) = (stream.end, stream.is_kept);
         stream.append(&mut self.store.pool, tail, expected);
         let end = stream.end;
         self.base.streams.refile(number);
+        if is_kept {
+            self.keep_appended(key, offset, tail);
+        }
         self.notifications.watches.note(key);
         self.notifications.events.note(EventKinds::STREAMS, "stream.append", key);
         Ok(end)
@@ -126,17 +122,17 @@ impl Engine {
     /// `None` where there is no such key. A read gives at least one byte if there is one.
     ///
     /// # Errors
-    /// The bytes were trimmed or evicted; the offset lies beyond the end; the key holds a value.
+    /// The bytes were trimmed or evicted; the offset lies beyond the end; the key holds a value; or what is read must be loaded first.
     pub fn stream_read(
         &mut self,
         key: &[u8],
         offset: u64,
         count: u64,
-    ) -> Result<Option<StreamBytes<'_>>, EngineError> {
+    ) -> Result<Option<StreamBytes<'_>>, Stop> {
         let Some(number) = self.stream_of(key)? else {
             let gone = self.base.streams.gone(self.name_of_stream(key));
             return match gone.evicted && offset < gone.end {
-                true => Err(EngineError::Evicted { first: gone.end }),
+                true => Err(EngineError::Evicted { first: gone.end }.into()),
                 false => Ok(None),
             };
         };
@@ -144,13 +140,13 @@ impl Engine {
         let stream = self.base.streams.get(number);
         let (first, end) = (stream.first(), stream.end);
         if offset > end {
-            return Err(EngineError::BeyondEnd { offset, end });
+            return Err(EngineError::BeyondEnd { offset, end }.into());
         }
         if offset < stream.start {
-            return Err(EngineError::Trimmed { first });
+            return Err(EngineError::Trimmed { first }.into());
         }
         if offset < first {
-            return Err(EngineError::Evicted { first });
+            return Err(EngineError::Evicted { first }.into());
         }
         let max = self.settings.limits.value_bytes_max as u64;
         let mut len = count.min(end - offset).min(max) as usize;
@@ -162,10 +158,19 @@ impl Engine {
             // A read ends where its chunk does, so that one read brings back one chunk.
             len = len.min(spilled.len - skip);
             if !self.base.spilling.fetch_chunk(spilled) {
-                return Err(EngineError::Evicted { first: self.lose_chunks(number, at) });
+                return Err(EngineError::Evicted { first: self.lose_chunks(number, at) }.into());
             }
             let bytes = &self.base.spilling.fetched()[skip..skip + len];
             return Ok(Some(StreamBytes { place: Place::One(bytes), len }));
+        }
+        if self.base.streams.get(number).is_kept && len > 0 {
+            let stream = self.base.streams.get(number);
+            let chunk = &stream.chunks[at];
+            if let Body::Kept(kept) = chunk.body {
+                let (first, end) = (chunk.first.max(stream.start), chunk.first + kept as u64);
+                return Err(self.need_chunk(key, first, end));
+            }
+            len = len.min(stream.len_in_memory(at, skip + len) - skip);
         }
         let chunks = self.base.streams.get(number).chunks.range(at.min(stream.chunks.len())..);
         Ok(Some(StreamBytes { place: Place::Chunks { pool: &self.store.pool, chunks, skip }, len }))
@@ -178,7 +183,7 @@ impl Engine {
 
     /// Lets go of the chunk at `at`, which the disk has lost, and of all before it; gives the
     /// first offset that is there then.
-    fn lose_chunks(&mut self, number: u32, at: usize) -> u64 {
+    pub(super) fn lose_chunks(&mut self, number: u32, at: usize) -> u64 {
         let stream = self.base.streams.get_mut(number);
         for _ in 0..=at {
             stream.drop_oldest(&mut self.store.pool, &mut self.base.spilling);
@@ -192,18 +197,21 @@ impl Engine {
     /// is then; `None` where there is no such key. Offsets stay what they are.
     ///
     /// # Errors
-    /// The offset lies beyond the end; or the key holds a value.
-    pub fn stream_trim(&mut self, key: &[u8], offset: u64) -> Result<Option<u64>, EngineError> {
+    /// The offset lies beyond the end; the key holds a value; or it must be loaded first.
+    pub fn stream_trim(&mut self, key: &[u8], offset: u64) -> Result<Option<u64>, Stop> {
         let Some(number) = self.stream_of(key)? else { return Ok(None) };
         let stream = self.base.streams.get_mut(number);
         if offset > stream.end {
-            return Err(EngineError::BeyondEnd { offset, end: stream.end });
+            return Err(EngineError::BeyondEnd { offset, end: stream.end }.into());
         }
         let before = stream.start;
         stream.trim(&mut self.store.pool, &mut self.base.spilling, offset);
-        let start = stream.start;
+        let (start, is_kept) = (stream.start, stream.is_kept);
         self.base.streams.refile(number);
         if start != before {
+            if is_kept {
+                self.keep_trimmed(key, start);
+            }
             self.notifications.watches.note(key);
             self.notifications.events.note(EventKinds::STREAMS, "stream.trim", key);
         }
@@ -213,8 +221,8 @@ impl Engine {
     /// Facts about the stream of `key`; `None` where there is no such key.
     ///
     /// # Errors
-    /// The key holds a value.
-    pub fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
+    /// The key holds a value, or must be loaded first.
+    pub fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, Stop> {
         let Some(number) = self.stream_of(key)? else { return Ok(None) };
         self.settle_stream(number);
         let stream = self.base.streams.get(number);
@@ -234,13 +242,13 @@ impl Engine {
     /// such as lie behind its end.
     ///
     /// # Errors
-    /// `to` cannot be written, or its table cannot hold streams.
+    /// `to` cannot be written, its table cannot hold streams, or the stream must be loaded first.
     pub fn stream_copy(
         &mut self,
         from: &[u8],
         to: &[u8],
         expiry: Option<Millis>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), Stop> {
         self.check_write(to, 0)?;
         self.views.check_prepared_stream(to)?;
         if let Some(table) = self.store.table_of(to) {
@@ -250,15 +258,24 @@ impl Engine {
         let name = self.name_of_stream(to);
         let least = match self.stream_of(to) {
             Ok(Some(before)) => self.base.streams.get(before).end,
+            Err(Stop::Wait(ticket)) => return Err(Stop::Wait(ticket)),
             _ => self.base.streams.gone(name).end,
         };
+        self.need_all_chunks(from, number)?;
         let copy = self.base.streams.get(number).copy(&self.store.pool, name, least);
         let table = self.store.table_for(to);
-        let copy = self.base.streams.insert(copy);
+        let is_kept = self.writes_kept(table);
+        let copy = self.base.streams.insert(Stream { is_kept, ..copy });
         self.base.streams.refile(copy);
-        let value = NewValue::Held(Handle::Stream(copy).word());
+        let word = Handle::Stream(copy).word();
         let expiry = expiry.map_or(Expiry::Never, Expiry::At);
+        let value = NewValue::Held(word);
         self.put(table, to, Put { value, expiry, flags: Some(0), origin: Origin::Client });
+        let holds = self.store.table_of(to).and_then(|table| self.store.table(table).get(to));
+        if is_kept && holds == Some(word) {
+            self.keep_copied(to, copy);
+            self.base.streams.refile(copy);
+        }
         Ok(())
     }
 

@@ -14,6 +14,8 @@ pub(crate) enum Body {
     Memory(ValueRef),
     /// Shared with copies of the stream.
     Disk(Rc<Spilled>),
+    /// In the embedded store alone: so many bytes, which can be loaded.
+    Kept(usize),
 }
 
 /// A part of a stream.
@@ -29,6 +31,7 @@ impl Chunk {
         match &self.body {
             Body::Memory(value) => value.len(),
             Body::Disk(spilled) => spilled.len,
+            Body::Kept(len) => *len,
         }
     }
 
@@ -36,7 +39,7 @@ impl Chunk {
     pub(crate) fn value(&self) -> Option<ValueRef> {
         match &self.body {
             Body::Memory(value) => Some(*value),
-            Body::Disk(_) => None,
+            Body::Disk(_) | Body::Kept(_) => None,
         }
     }
 
@@ -62,6 +65,10 @@ pub(crate) struct Stream {
     pub(super) name: u64,
     /// It is about to go for want of memory.
     pub(super) evicted: bool,
+    /// Whether the embedded store has all of it: then nothing is lost with what goes from memory.
+    pub(crate) is_kept: bool,
+    /// How many of the chunks are in memory.
+    pub(super) in_memory: usize,
 }
 
 impl Stream {
@@ -84,6 +91,7 @@ impl Stream {
             if self.chunks.back().is_none_or(|chunk| chunk.free() == 0) {
                 self.chunks
                     .push_back(Chunk { first: self.end, body: Body::Memory(ValueRef::EMPTY) });
+                self.in_memory += 1;
             }
             let Some(last) = self.chunks.back_mut() else { return };
             let free = last.free();
@@ -123,6 +131,7 @@ impl Stream {
     /// Lets go of the oldest chunk, wherever it is.
     pub(crate) fn drop_oldest(&mut self, pool: &mut Pool, spilling: &mut Spilling) {
         if let Some(chunk) = self.chunks.pop_front() {
+            self.in_memory -= usize::from(chunk.value().is_some());
             spilling.release(pool, chunk.body);
         }
     }
@@ -138,14 +147,26 @@ impl Stream {
 
     /// The oldest chunk in memory, but for the one that is appended to.
     pub(crate) fn oldest_in_memory(&self) -> Option<usize> {
-        let at = self.chunks.partition_point(|chunk| chunk.value().is_none());
+        let at = match self.is_kept {
+            // What was loaded may lie between what was not.
+            true => self.chunks.iter().position(|chunk| chunk.value().is_some())?,
+            false => self.chunks.partition_point(|chunk| chunk.value().is_none()),
+        };
         (at + 1 < self.chunks.len()).then_some(at)
     }
 
     /// Whether more than the last chunk is in memory.
     pub(crate) fn is_long(&self) -> bool {
-        let before = self.chunks.len().checked_sub(2).and_then(|at| self.chunks.get(at));
-        before.is_some_and(|chunk| chunk.value().is_some())
+        let last = self.chunks.back().is_some_and(|chunk| chunk.value().is_some());
+        self.in_memory > usize::from(last)
+    }
+
+    /// Gives the chunk at a place another body, and the one that it had.
+    pub(super) fn set_body(&mut self, at: usize, body: Body) -> Body {
+        self.in_memory += usize::from(matches!(body, Body::Memory(_)));
+        let before = core::mem::replace(&mut self.chunks[at].body, body);
+        self.in_memory -= usize::from(matches!(before, Body::Memory(_)));
+        before
     }
 
     /// Whether nothing in memory is left of it that could go, and something has gone, to disk or for good.
@@ -164,6 +185,10 @@ impl Stream {
 
     /// What stays of it in memory where all chunks but the last have gone: that, and its record.
     pub(super) fn staying_bytes(&self) -> usize {
+        if self.is_kept {
+            // It can go as a whole.
+            return 0;
+        }
         let last = self.chunks.back().and_then(Chunk::value);
         size_of::<Option<Self>>() + last.map_or(0, |value| value.len())
     }
@@ -183,7 +208,7 @@ impl Stream {
         chunks.iter().filter_map(Chunk::value).for_each(|value| pool.retain(value));
         chunks.iter_mut().for_each(|chunk| chunk.first += by);
         let (start, end) = (self.start + by, self.end + by);
-        Self { start, end, chunks, name, ..Self::default() }
+        Self { start, end, chunks, name, in_memory: self.in_memory, ..Self::default() }
     }
 
     /// The chunk that has the byte at `offset`, which is within what is kept.
@@ -207,17 +232,19 @@ impl Stream {
         spilled.map(Chunk::len).sum()
     }
 
-    /// Asserts F1, F2 and F4.
+    /// Asserts F1, F2, F4 and F6.
     pub(crate) fn check_invariants(&self) {
         let mut at = self.chunks.front().map_or(self.end, |chunk| chunk.first);
-        let mut in_memory = false;
+        let mut in_memory = 0;
         for chunk in &self.chunks {
             let len = chunk.len();
             assert!(chunk.first == at && len > 0 && len <= CHUNK_BYTES, "F1");
-            assert!(chunk.value().is_some() || !in_memory, "F4");
-            in_memory |= chunk.value().is_some();
+            assert!(chunk.value().is_some() || in_memory == 0 || self.is_kept, "F4");
+            assert!(self.is_kept || !matches!(chunk.body, Body::Kept(_)), "F6");
+            in_memory += usize::from(chunk.value().is_some());
             at += len as u64;
         }
+        assert_eq!(self.in_memory, in_memory, "chunks in memory are counted");
         assert!(at == self.end && self.start <= self.first() && self.first() <= self.end, "F1, F2");
     }
 }

@@ -43,7 +43,7 @@ fn keys_whose_time_is_over_do_not_arrive_with_their_partition() {
     engine.advance(Millis(100));
     let (key, later) = (own("s"), own("r"));
     for (key, at) in [(&key, 100), (&later, 101)] {
-        let attributes = Attributes { expires: Some(Millis(at)), flags: 0 };
+        let attributes = Attributes { expires: Some(Millis(at)), ..Attributes::default() };
         let pair = Pair { key: key.clone(), value: b"x".to_vec(), attributes };
         let partition = Placement::even(2).partition(key);
         engine.give_partition(partition, &[pair]);

@@ -95,7 +95,7 @@ fn keys_of_spilled_values_are_keys_like_others() {
     let whole = [&long(2)[..], b"tail"].concat();
     assert_eq!((get(&mut engine, b"a|2"), spilled(&engine)), (Some(whole.clone()), 0));
     spill(&mut engine, b"a|3", 3);
-    assert_eq!(engine.stream_append(b"a|3", b"x", 0), Err(EngineError::WrongType));
+    assert_eq!(engine.stream_append(b"a|3", b"x", 0), Err(EngineError::WrongType.into()));
     assert!(!engine.is_stream(b"a|3"));
     let mut pairs = Vec::new();
     let read = engine.range(b"a|", b"a}", RangeOptions::default(), &mut |key, value| {

@@ -4,7 +4,7 @@ use crate::bad_disk::BadDisk;
 use headwater_base::Millis;
 use headwater_base::memory::Meter;
 use headwater_engine::CHUNK_BYTES;
-use headwater_engine::{Engine, EngineError, Expiry, Settings};
+use headwater_engine::{Engine, EngineError, Expiry, Settings, Stop};
 use headwater_policy::Policy;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -42,7 +42,11 @@ fn read(
     count: u64,
 ) -> Result<Option<Vec<u8>>, EngineError> {
     let mut got = Vec::new();
-    Ok(match engine.stream_read(key, offset, count)? {
+    let read = engine.stream_read(key, offset, count).map_err(|stop| match stop {
+        Stop::Failed(error) => error,
+        Stop::Wait(_) => panic!("nothing is loaded here"),
+    });
+    Ok(match read? {
         None => None,
         Some(bytes) => {
             let len = bytes.len();
@@ -191,7 +195,7 @@ impl History {
             None => assert_eq!(got, Ok(None)),
             Some(_) if offset > end => {
                 let (offset, end) = (offset as u64, end as u64);
-                assert_eq!(got, Err(EngineError::BeyondEnd { offset, end }));
+                assert_eq!(got, Err(EngineError::BeyondEnd { offset, end }.into()));
             }
             Some(plain) => {
                 plain.start = plain.start.max(offset);
@@ -239,7 +243,8 @@ impl History {
             // A value takes a stream's place, and goes.
             4 => {
                 self.engine.set(&key, b"a value, not a stream", Expiry::Never).unwrap();
-                assert_eq!(self.engine.stream_append(&key, b"x", 0), Err(EngineError::WrongType));
+                let refused = Err(EngineError::WrongType.into());
+                assert_eq!(self.engine.stream_append(&key, b"x", 0), refused);
                 assert!(self.engine.remove(&key).unwrap());
                 self.lose(&key, false);
             }

@@ -106,9 +106,9 @@ impl Run<'_> {
             }
             Op::Spill { bytes } => self.subject.spill(*bytes),
             Op::Crash if self.subject.crash() => {
-                if let Some(before) = self.before.take() {
+                if let Some((before, streams)) = self.before.take() {
                     let now = self.oracle.now;
-                    self.oracle = before;
+                    (self.oracle, self.streams) = (before, streams);
                     self.oracle.advance(now);
                 }
                 self.forget_streams();

@@ -23,6 +23,8 @@ struct Stream {
     /// Something of it may have gone for want of memory.
     lossy: bool,
     is_there: bool,
+    /// Nobody has asked for it since the process began: what comes in its place begins at 0, or behind it.
+    forgotten: bool,
 }
 
 impl Stream {
@@ -33,13 +35,22 @@ impl Stream {
         }
     }
 
+    /// What comes in its place begins at an offset.
+    fn begins_at(&mut self, offset: usize) {
+        if self.forgotten && offset < self.bytes.len() {
+            self.bytes.clear();
+            (self.start, self.first) = (0, 0);
+        }
+        self.forgotten = false;
+    }
+
     fn len(&self) -> u64 {
         self.bytes.len() as u64
     }
 }
 
 /// All streams, by their names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Streams(BTreeMap<Vec<u8>, Stream>);
 
 /// Whether a value is a stream's mark.
@@ -71,8 +82,19 @@ impl Run<'_> {
         stream.lossy = true;
     }
 
-    /// No stream survives the process.
+    /// The process has ended: no stream survives that, or all do, but for what is known of those that are gone.
     pub(super) fn forget_streams(&mut self) {
+        if self.subject.keeps_streams() {
+            let base = &self.oracle.base;
+            let is_there = |key: &Vec<u8>| base.get(key).is_some_and(|(value, _)| is_mark(value));
+            for (key, stream) in &mut self.streams.0 {
+                if !is_there(key) {
+                    stream.end();
+                }
+                stream.forgotten = true;
+            }
+            return;
+        }
         self.streams.0.clear();
         self.oracle.base.retain(|_, (value, _)| !is_mark(value));
     }
@@ -111,8 +133,13 @@ impl Run<'_> {
             }
         }
         let stream = self.stream(key);
+        if let Ok(end) = &given
+            && !stream.is_there
+        {
+            stream.begins_at((*end as usize).saturating_sub(tail.len()));
+        }
         stream.bytes.extend_from_slice(tail);
-        stream.is_there = true;
+        (stream.is_there, stream.forgotten) = (true, false);
         let end = stream.len();
         self.oracle.base.entry(key.to_vec()).or_insert_with(|| (MARK.to_vec(), None));
         self.changed();
@@ -127,6 +154,7 @@ impl Run<'_> {
         }
         let missed = matches!(given, Ok(None) | Err(EngineError::Evicted { .. }));
         let is_there = self.is_stream(key) && !(missed && self.is_lost(key)?);
+        let may_be_short = self.subject.keeps_streams();
         let stream = self.stream(key);
         let (from, end) = (offset as usize, stream.bytes.len());
         let shown = || format!("of {}..{end} from {offset} on", stream.start);
@@ -139,11 +167,13 @@ impl Run<'_> {
                 Err(format!("names {first} {}", shown()))
             }
             Ok(Some(bytes)) if is_there => {
+                stream.forgotten = false;
                 if from < stream.start || from < stream.first || from > end {
                     return Err(format!("gives {} bytes {}", bytes.len(), shown()));
                 }
                 let most = count.min((end - from) as u64) as usize;
-                let whole = bytes.len() == most || stream.lossy && !bytes.is_empty();
+                let may_be_short = may_be_short || stream.lossy;
+                let whole = bytes.len() == most || may_be_short && !bytes.is_empty();
                 if !whole || bytes.len() > most || !stream.bytes[from..].starts_with(&bytes) {
                     let (few, right) = (bytes.len().min(20), most.min(20));
                     return Err(format!(
@@ -190,6 +220,7 @@ impl Run<'_> {
             Ok(None) => !is_there,
             Err(EngineError::BeyondEnd { .. }) => is_there && offset > end,
             Ok(Some(start)) if is_there && offset <= end => {
+                stream.forgotten = false;
                 let least = (stream.start as u64).max(offset);
                 // One that was made again since may begin later.
                 let right = start == least || stream.lossy && (offset..=end).contains(&start);
@@ -212,6 +243,7 @@ impl Run<'_> {
         let right = match &given {
             Ok(None) => !is_there,
             Ok(Some(report)) if is_there => {
+                stream.forgotten = false;
                 let first = report.first as usize;
                 let exact = report.start == stream.start as u64 && first == stream.start;
                 let behind = report.start <= report.first && first >= stream.first;
@@ -240,6 +272,7 @@ impl Run<'_> {
         };
         let stream = self.stream(to);
         stream.end();
+        stream.begins_at(report.first as usize);
         let (before, first) = (stream.bytes.len(), report.first as usize);
         let by = report.end.checked_sub(copied.len()).map(|by| by as usize);
         let right = by.is_some_and(|by| first >= before && (by == 0 || by <= before));

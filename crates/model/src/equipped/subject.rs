@@ -1,8 +1,10 @@
 //! What a history asks of the engine, answered by an engine that has everything else besides.
 
-use super::{Bound, Equipped, JOIN, KEY_BYTES, SPILLED_MIN, STREAMS, TABLE, new_node, refusal};
+use super::{Bound, Equipped, JOIN, KEY_BYTES, SPILLED_MIN, STREAMS, TABLE, new_node};
 use crate::disk::Disk;
-use crate::subject::{FollowerNotification, Pair, Subject, read_stream, take_notifications};
+use crate::subject::{
+    FollowerNotification, Pair, Subject, read_stream, refusal, take_notifications,
+};
 use headwater_base::{KeyRange, Millis};
 use headwater_command::{Data, Keys, OwnedArgs, Strings};
 use headwater_engine::{
@@ -23,11 +25,15 @@ impl Subject for Equipped {
         if !self.may_forget && policy.is_some_and(|policy| policy.volatile && !expires) {
             return false;
         }
-        let kept = self.store.is_some() && headwater_base::table_of(key) != Some(STREAMS);
+        let is_stream = headwater_base::table_of(key) == Some(STREAMS);
+        let kept = self.store.is_some() && (self.keeps_streams || !is_stream);
         !kept && self.loses_some()
     }
     fn may_lose_bytes(&mut self) -> bool {
-        self.loses_some() || self.may_forget
+        !self.keeps_streams && (self.loses_some() || self.may_forget)
+    }
+    fn keeps_streams(&mut self) -> bool {
+        self.keeps_streams
     }
     fn bound(&mut self, bytes: usize, policy: &str) {
         let policy = Policy::named(policy).expect("a policy");
@@ -287,7 +293,7 @@ impl Subject for Equipped {
         self.read(|engine| engine.verify(range, most))
     }
     fn stream_append(&mut self, key: &[u8], tail: &[u8]) -> Result<u64, EngineError> {
-        let append = |node: &mut Node| Ok(node.engine_mut().stream_append(key, tail, 0)?);
+        let append = |node: &mut Node| node.engine_mut().stream_append(key, tail, 0);
         self.write(key.len() + KEY_BYTES, tail.len(), append).map_err(refusal)
     }
     fn stream_read(
@@ -296,14 +302,13 @@ impl Subject for Equipped {
         offset: u64,
         count: u64,
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        let read = |engine: &mut Engine| Ok(read_stream(engine, key, offset, count)?);
-        self.read(read).map_err(refusal)
+        self.read(|engine| read_stream(engine, key, offset, count)).map_err(refusal)
     }
     fn stream_trim(&mut self, key: &[u8], offset: u64) -> Result<Option<u64>, EngineError> {
-        self.run_short(|node| Ok(node.engine_mut().stream_trim(key, offset)?)).map_err(refusal)
+        self.run_short(|node| node.engine_mut().stream_trim(key, offset)).map_err(refusal)
     }
     fn stream_report(&mut self, key: &[u8]) -> Result<Option<StreamReport>, EngineError> {
-        self.read(|engine| Ok(engine.stream_report(key)?)).map_err(refusal)
+        self.read(|engine| engine.stream_report(key)).map_err(refusal)
     }
 }
 

@@ -105,6 +105,7 @@ fn what_goes_at_a_real_bound_is_missed_and_nothing_is_wrong() {
 fn a_store_loses_nothing_at_a_real_bound() {
     holds(Kind::Long, 500, || Box::new(Equipped::kept_in_a_map()));
     holds(Kind::Long, 1000, || Box::new(Equipped::kept_in_a_map().sliced(9, true)));
+    holds(Kind::Long, 1000, || Box::new(Equipped::kept_without_streams()));
 }
 
 #[test]

@@ -2,6 +2,10 @@
 //! its first write or not at all, and what comes of it is what comes of it where everything is in memory.
 
 use headwater_base::source::{Attributes, BaseStore, FetchId, Loaded, Pair, Position};
+use headwater_base::stream_records::{
+    is_stream_record, read_stream_head, stream_block, stream_record, stream_record_offset,
+    stream_records,
+};
 use headwater_base::{KeyRange, Millis};
 use headwater_command::{Command, OwnedArgs};
 use headwater_engine::TableOptions;
@@ -191,7 +195,8 @@ fn preload(node: &mut Node, store: &Store, words: &[&str]) {
 
 fn node_over(store: &Store) -> Node {
     let mut node = Node::new(Settings::default());
-    let tables = [b"a".to_vec(), b"b".to_vec()];
+    // And what a store that holds streams names.
+    let tables = [b"a".to_vec(), b"b".to_vec(), b"st".to_vec(), b"\0stream".to_vec()];
     let keeps = node.engine_mut().set_base_store(Box::new(store.clone()), &tables, true);
     keeps.expect("names of tables");
     node.advance(Millis(NOW));
@@ -253,6 +258,157 @@ fn commands_wait_before_their_first_write_or_not_at_all() {
         }
     }
     assert!(waited > 1000, "they have something to wait for: {waited}");
+}
+
+/// Commands about two streams, the first of which has two parts, and about a value beside them.
+const STREAM_COMMANDS: &[&[&str]] = &[
+    &["STREAM.APPEND", "st|1", "more"],
+    &["STREAM.APPEND", "st|2", "more"],
+    &["STREAM.APPEND", "st|3", "to a value"],
+    &["STREAM.APPEND", "st|new", "first"],
+    &["STREAM.READ", "st|1", "0", "10"],
+    &["STREAM.READ", "st|1", "262140", "4"],
+    &["STREAM.READ", "st|1", "262144", "1000"],
+    &["STREAM.READ", "st|1", "400000", "1"],
+    &["STREAM.READ", "st|absent", "0", "1"],
+    &["STREAM.READ", "st|3", "0", "1"],
+    &["STREAM.TRIM", "st|1", "10"],
+    &["STREAM.TRIM", "st|1", "262144"],
+    &["STREAM.TRIM", "st|1", "300000"],
+    &["STREAM.LEN", "st|1"],
+    &["TYPE", "st|1"],
+    &["GET", "st|1"],
+    &["GETDEL", "st|1"],
+    &["STRLEN", "st|2"],
+    &["APPEND", "st|1", "no stream's"],
+    &["SET", "st|1", "a value"],
+    &["SET", "st|2", "a value", "NX"],
+    &["MSET", "st|1", "a value", "st|2", "another"],
+    &["DEL", "st|1", "st|2", "st|3"],
+    &["RANGE.DEL", "st|1", "st|2"],
+    &["RANGE.DEL", "", ""],
+    &["RENAME", "st|1", "st|2"],
+    &["RENAME", "st|2", "st|1"],
+    &["RENAME", "st|2", "st|3"],
+    &["RENAME", "st|3", "st|1"],
+    &["RENAME", "st|1", "plain-stream"],
+    &["COPY", "st|1", "st|2", "REPLACE"],
+    &["COPY", "st|2", "st|1", "REPLACE"],
+    &["COPY", "st|3", "st|1", "REPLACE"],
+    &["COPY", "st|1", "st|4"],
+    &["EXPIRE", "st|1", "100"],
+    &["PEXPIREAT", "st|1", "1"],
+    &["PERSIST", "st|2"],
+    &["FLUSHALL"],
+    &["FLUSHDB"],
+];
+
+/// What brings the heads of streams, or parts of them, into memory.
+const STREAM_READS: [&[&str]; 5] = [
+    &["TYPE", "st|1"],
+    &["STREAM.READ", "st|1", "0", "1"],
+    &["STREAM.READ", "st|1", "262144", "1"],
+    &["STREAM.READ", "st|2", "0", "1"],
+    &["GET", "st|3"],
+];
+
+/// No bytes of a stream are left that is not there, and none is missing.
+fn check_records(store: &Store, what: &dyn Fn() -> String) {
+    let mut rest = held(store);
+    rest.retain(|key, _| is_stream_record(key));
+    for (key, (head, attributes)) in held(store) {
+        if !attributes.is_stream {
+            continue;
+        }
+        let (start, end) = read_stream_head(&head).expect("a head");
+        let mut at = stream_block(start);
+        for record in rest.keys().cloned().collect::<Vec<_>>() {
+            if !stream_records(&key, 0, None).contains(&record) {
+                continue;
+            }
+            let (bytes, _) = rest.remove(&record).expect("it is there");
+            let offset = stream_record_offset(&record).expect("an offset");
+            assert!(offset >= at && offset <= start.max(at), "{}: a gap at {at}", what());
+            at = offset + bytes.len() as u64;
+        }
+        assert_eq!(at.max(start), end, "{}", what());
+    }
+    assert_eq!(rest.len(), 0, "{}: records of no stream", what());
+}
+
+#[test]
+fn streams_on_disk_are_the_same_whatever_of_them_is_in_memory() {
+    let filled = filled();
+    let mut node = node_over(&filled);
+    let long = "0123456789abcdef".repeat(300_000 / 16);
+    let before: [&[&str]; 4] = [
+        &["STREAM.APPEND", "st|1", &long],
+        &["STREAM.APPEND", "st|2", "short"],
+        &["PEXPIREAT", "st|2", "2000000"],
+        &["SET", "st|3", "a value"],
+    ];
+    for words in before {
+        run(&mut node, &filled, words);
+    }
+    let mut waited = 0;
+    for words in STREAM_COMMANDS {
+        let mut expected = None;
+        for mask in (0..1 << STREAM_READS.len()).rev() {
+            let (mut node, store) = started(&filled, 0, false);
+            for (_, read) in STREAM_READS.iter().enumerate().filter(|(at, _)| mask & (1 << at) != 0)
+            {
+                run(&mut node, &store, read);
+            }
+            let (answer, waits) = run(&mut node, &store, words);
+            let what = || format!("{words:?}, {mask:b}");
+            check_records(&store, &what);
+            let given = (answer, held(&store));
+            assert_eq!(given, *expected.get_or_insert(given.clone()), "{}", what());
+            waited += waits;
+        }
+    }
+    assert!(waited > 500, "they have something to wait for: {waited}");
+}
+
+#[test]
+fn keys_of_records_are_not_for_clients() {
+    let store = filled();
+    let mut node = node_over(&store);
+    run(&mut node, &store, &["STREAM.APPEND", "st|1", "bytes"]);
+    let record = String::from_utf8(stream_record(b"st|1", 0)).expect("ASCII");
+    let (read, _) = run(&mut node, &store, &["GET", &record]);
+    assert_eq!(read, "$-1\r\n");
+    for words in [
+        &["SET", &record, "x"][..],
+        &["MSET", "a|1", "x", &record, "x"],
+        &["STREAM.APPEND", &record, "x"],
+        &["COPY", "a|g|1", &record],
+        &["TABLE.SET", "\0stream", "KEEP", "YES"],
+    ] {
+        let (answer, _) = run(&mut node, &store, words);
+        assert!(answer.contains("kept on disk"), "{words:?}: {answer}");
+    }
+    assert_eq!(run(&mut node, &store, &["STREAM.READ", "st|1", "0", "9"]).0, "$5\r\nbytes\r\n");
+    // Bytes that the disk has lost are no bytes.
+    store.0.borrow_mut().pairs.remove(record.as_bytes());
+    let mut node = node_over(&store);
+    let request: OwnedArgs =
+        ["STREAM.READ", "st|1", "0", "9"].iter().map(|word| word.as_bytes()).collect();
+    let spec = find(request.args()).expect("a command");
+    let Ok(Command::Data(data)) = decode(spec, request.args()) else { panic!("a read") };
+    for _ in 0..2 {
+        let mut out = Vec::new();
+        let outcome = node.execute(&data, &mut Encoder::new(&mut out, Version::Resp2));
+        assert!(matches!(outcome, Outcome::Waiting(_)), "{outcome:?}");
+        let asked = std::mem::take(&mut store.0.borrow_mut().asked);
+        for (fetch, range) in asked {
+            let position = Position(store.position());
+            let pairs = store.pairs_in(&|key| range.contains(key));
+            node.engine_mut().loaded(fetch, Ok(Loaded { position, pairs, known: None }));
+        }
+    }
+    let effects = format!("{:?}", node.engine_mut().take_effects());
+    assert!(effects.contains("from 0 on are missing on disk"), "{effects}");
 }
 
 #[test]

@@ -69,6 +69,9 @@ pub(crate) const STORE_LOOK: u64 = 2;
 /// For how long what a look has not found is not looked for again: a look takes longer than the write that it is for, and where
 /// memory is full, every write would have one.
 const NOTHING_FOUND_FOR: Duration = Duration::from_millis(1);
+/// A start waits for the threads of stores where more than this part of the bound is taken, and for so long.
+const SETTLED_PART: usize = 4;
+const SETTLES_FOR: Duration = Duration::from_secs(10);
 
 fn part(bound: usize, of_1024: usize) -> usize {
     bound / 1024 * of_1024
@@ -267,6 +270,8 @@ impl Gauge {
             return false;
         }
         let before = self.used();
+        // Pages that other threads have freed and not given back count as taken.
+        self.heap.purge_all();
         self.refresh(self.untouched.get());
         let found = self.used() < before;
         self.nothing_found.set((!found).then(Instant::now));
@@ -280,6 +285,8 @@ impl Gauge {
             let comes = self.is_coming();
             self.comes.set(comes);
             if comes {
+                // When it has come, that is to be seen: whatever was not found before.
+                self.nothing_found.set(None);
                 return false;
             }
             // It may have ended after the last look.
@@ -327,6 +334,22 @@ impl Gauge {
         // The first shard begins with all pages of the start, the others when most have gone.
         let most = self.common.as_ref().map_or(bytes, |common| common.tell_program(bytes));
         self.program.set(most);
+    }
+
+    /// At a start, waits until the threads of stores have done what a crash left them, as long as that takes much of a bound: it is not what the
+    /// server takes.
+    pub(crate) fn let_stores_settle(&self, bound: usize) {
+        let began = Instant::now();
+        loop {
+            self.heap.purge_all();
+            if self.heap.sample().resident <= bound / SETTLED_PART
+                || !self.stores().is_any_busy()
+                || began.elapsed() > SETTLES_FOR
+            {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(STORE_LOOK));
+        }
     }
 
     /// The least bound that the server can work with; `ready`: what it took when it was ready, `None` if it is about to be.

@@ -558,7 +558,11 @@ impl MemoryBound {
 
     /// Checks the memory settings against what the server takes as it is.
     pub(super) fn check_memory(&self, config: &Config) -> Result<(), ConfigError> {
-        let (max, least) = (config.memory.max.0 as usize, self.gauge.least(self.when_ready()));
+        let (max, ready) = (config.memory.max.0 as usize, self.when_ready());
+        if max > 0 && ready.is_none() {
+            self.gauge.let_stores_settle(max);
+        }
+        let least = self.gauge.least(ready);
         if max == 0 || max >= least {
             return Ok(());
         }

@@ -1,0 +1,397 @@
+//! Streams of tables that an embedded store keeps: it has every byte, and memory what is read and written.
+//!
+//! Each append goes to the store as it is done, as records of the bytes and a new head ([`headwater_base::stream_records`]). So chunks go
+//! from memory without being lost, or the whole stream does with its key. A load of the key brings the head alone, and the chunks come one by one as they are
+//! read.
+//!
+//! Records are erased with what held them, by whoever writes the key. Where memory does not know what that was, they are erased at a venture; and
+//! before a stream begins, in any case: so no byte of an earlier one can be taken for its own.
+//!
+//! # Cost
+//! Appending: a copy of the bytes and two operations of the store. A read of bytes that are not in memory: a load of up to 256 KiB, which stay. `COPY` and
+//! `RENAME` have all chunks in memory at once, and write them anew.
+
+use super::ends::Gone;
+use super::stream::Chunk;
+use super::{Body, CHUNK_BYTES, Stream, Streams};
+use crate::base::Put;
+use crate::engine::Engine;
+use crate::handles::Handle;
+use crate::report::{EngineError, Stop};
+use crate::sources::KEPT;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use headwater_base::Millis;
+use headwater_base::source::{FetchId, Loaded, Pair};
+use headwater_base::stream_records::{
+    STREAM_BLOCK, STREAM_RECORDS, is_stream_record, read_stream_head, stream_block, stream_record,
+    stream_record_offset, stream_records,
+};
+use headwater_pool::{Pool, ValueRef};
+use headwater_store::TableId;
+
+const _: () = assert!(STREAM_BLOCK <= CHUNK_BYTES as u64, "the bytes of a block make a chunk");
+
+/// What there is to know of kept streams beside each.
+#[derive(Debug, Default)]
+pub(super) struct KeptStreams {
+    /// Whether the store may have streams.
+    any: bool,
+    /// Chunks on their way.
+    loads: BTreeMap<FetchId, ChunkLoad>,
+    /// Whose turn it was last to let a chunk go.
+    turn: u32,
+}
+
+/// A chunk on its way.
+#[derive(Debug)]
+struct ChunkLoad {
+    key: Vec<u8>,
+    /// Records are asked for from this offset on.
+    from: u64,
+    /// The offset behind its last byte.
+    end: u64,
+}
+
+impl Stream {
+    /// The stream of a head: none of it is in memory.
+    fn of_head(name: u64, start: u64, end: u64) -> Self {
+        let mut stream = Self { name, start, end, is_kept: true, ..Self::default() };
+        let mut first = start;
+        while first < end {
+            let next = (stream_block(first) + STREAM_BLOCK).min(end);
+            let body = Body::Kept((next - first) as usize);
+            stream.chunks.push_back(Chunk { first, body });
+            first = next;
+        }
+        stream
+    }
+
+    /// Lets the chunk at a place go from memory, for the store has it.
+    fn let_go(&mut self, at: usize, pool: &mut Pool) {
+        let len = self.chunks[at].len();
+        if let Body::Memory(value) = self.set_body(at, Body::Kept(len)) {
+            pool.release(value);
+        }
+        // Many short ones would come of last chunks that go again and again.
+        self.unite(at);
+        if at > 0 {
+            self.unite(at - 1);
+        }
+    }
+
+    /// Makes one chunk of that at a place and the next one, where both are in the store alone and short.
+    fn unite(&mut self, at: usize) {
+        let kept = |at: usize| match self.chunks.get(at)?.body {
+            Body::Kept(len) => Some(len),
+            _ => None,
+        };
+        if let (Some(len), Some(next)) = (kept(at), kept(at + 1))
+            && len + next <= CHUNK_BYTES
+        {
+            self.chunks[at].body = Body::Kept(len + next);
+            self.chunks.remove(at + 1);
+        }
+    }
+
+    /// How many bytes from the chunk at a place on are in memory without a gap.
+    pub(super) fn len_in_memory(&self, at: usize, most: usize) -> usize {
+        let mut len = 0;
+        for value in self.chunks.range(at..).map_while(Chunk::value) {
+            len += value.len();
+            if len >= most {
+                break;
+            }
+        }
+        len
+    }
+}
+
+impl Streams {
+    /// The store may have streams from now on.
+    pub(crate) fn note_kept(&mut self) {
+        self.kept.any = true;
+    }
+
+    /// Whether the store may have streams.
+    pub(crate) fn may_be_kept(&self) -> bool {
+        self.kept.any
+    }
+
+    /// Notes that a name had a stream which ended there, or behind that.
+    fn note_end(&mut self, name: u64, end: u64, bound: Option<usize>) {
+        if end > self.ends.of(name).end {
+            self.ends.note(name, Gone { end, evicted: false }, bound);
+        }
+    }
+
+    /// The next kept stream of which a chunk can go: each in turn.
+    fn next_long_kept(&mut self) -> Option<u32> {
+        let after = self.kept.turn.saturating_add(1);
+        let next = self.long_kept.range(after..).next().or(self.long_kept.first()).copied()?;
+        self.kept.turn = next;
+        Some(next)
+    }
+
+    /// The load under way that will bring the chunk of `key` which ends at an offset.
+    fn chunk_load(&self, key: &[u8], end: u64) -> Option<FetchId> {
+        let loads = self.kept.loads.iter();
+        loads.filter(|(_, load)| load.key == key && load.end == end).map(|(fetch, _)| *fetch).next()
+    }
+
+    /// Whether a load is one of a chunk.
+    pub(crate) fn loads_chunk(&self, fetch: FetchId) -> bool {
+        self.kept.loads.contains_key(&fetch)
+    }
+}
+
+impl Engine {
+    /// Refuses keys that are the embedded store's own.
+    #[inline]
+    pub(crate) fn check_not_record(&self, key: &[u8]) -> Result<(), EngineError> {
+        if key.first() == Some(&0) && self.has_base_store() && is_stream_record(key) {
+            let shown = STREAM_RECORDS.escape_ascii();
+            return Err(EngineError::Refused(format!(
+                "keys that begin with '{shown}' are those under which streams are kept on disk"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Lets a chunk of a kept stream go from memory; `false` where there is none.
+    pub(super) fn let_kept_chunk_go(&mut self) -> bool {
+        let Some(number) = self.base.streams.next_long_kept() else { return false };
+        let stream = self.base.streams.get_mut(number);
+        let Some(at) = stream.oldest_in_memory() else { return false };
+        stream.let_go(at, &mut self.store.pool);
+        self.base.streams.refile(number);
+        true
+    }
+
+    /// Tells the store what was appended to a kept stream, from `offset` on.
+    pub(super) fn keep_appended(&mut self, key: &[u8], offset: u64, tail: &[u8]) {
+        self.keep_bytes(key, offset, tail);
+        self.keep_head(key);
+    }
+
+    /// Tells the store that bytes of a kept stream were trimmed.
+    pub(super) fn keep_trimmed(&mut self, key: &[u8], start: u64) {
+        self.base.erase_records(key, Some(stream_block(start)));
+        self.keep_head(key);
+    }
+
+    /// Tells the store of all bytes of a stream that was copied to `key`. Those that are spilled are in the store alone from now on.
+    pub(super) fn keep_copied(&mut self, key: &[u8], number: u32) {
+        let mut at = 0;
+        while let Some(chunk) = self.base.streams.get(number).chunks.get(at) {
+            let first = chunk.first;
+            let bytes = match &chunk.body {
+                Body::Kept(_) => None,
+                Body::Memory(value) => Some(self.store.pool.view(*value).to_vec()),
+                Body::Disk(spilled) => {
+                    let spilled = spilled.clone();
+                    let found = self.base.spilling.fetch_chunk(&spilled);
+                    found.then(|| self.base.spilling.fetched().to_vec())
+                }
+            };
+            let Some(bytes) = bytes else {
+                // The disk has lost it.
+                self.lose_chunks(number, at);
+                at = 0;
+                continue;
+            };
+            self.keep_bytes(key, first, &bytes);
+            let (stream, pool) = (self.base.streams.get_mut(number), &mut self.store.pool);
+            if matches!(stream.chunks[at].body, Body::Disk(_)) {
+                let body = stream.set_body(at, Body::Kept(bytes.len()));
+                self.base.spilling.release(pool, body);
+            }
+            at += 1;
+        }
+    }
+
+    fn keep_bytes(&mut self, key: &[u8], mut offset: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = (stream_block(offset) + STREAM_BLOCK - offset) as usize;
+            let (part, rest) = bytes.split_at(bytes.len().min(room));
+            self.base.loads.persistence.write(&stream_record(key, offset), part);
+            offset += part.len() as u64;
+            bytes = rest;
+        }
+    }
+
+    fn keep_head(&mut self, key: &[u8]) {
+        let Some(table) = self.store.table_of(key) else { return };
+        if let Some(value) = self.store.table(table).get(key) {
+            self.tell_kept(table, key, value, self.base.expiries.get(key));
+        }
+    }
+
+    /// What a key of a kept table is about to hold is another value: erases the records of the stream that it holds, or may hold.
+    pub(crate) fn erase_replaced_stream(&mut self, table: TableId, key: &[u8], new: ValueRef) {
+        let is_stream = Handle::stream(new).is_some();
+        self.base.streams.kept.any |= is_stream;
+        if !self.base.streams.kept.any {
+            return;
+        }
+        let erases = match self.store.table(table).get(key) {
+            Some(old) if Handle::stream(old).is_some() => old != new,
+            Some(_) => is_stream,
+            None => is_stream || !self.is_known(table, key),
+        };
+        if erases {
+            self.base.erase_records(key, None);
+        }
+    }
+
+    /// Whether memory knows whether a key of a kept table is there.
+    fn is_known(&mut self, table: TableId, key: &[u8]) -> bool {
+        let judge = &self.memory.ranges;
+        self.base.loads.own_mut(table).is_some_and(|data| data.ranges.serve_key(key, judge))
+    }
+
+    /// Takes the head of a stream into memory, which was loaded.
+    pub(crate) fn take_in_stream(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        head: &[u8],
+        expires: Option<Millis>,
+    ) {
+        // A join that came since sees none of it, and neither does who asks for it.
+        let Some((start, end)) = read_stream_head(head) else { return };
+        if self.check_table_of_streams(table).is_err() {
+            return;
+        }
+        self.base.streams.note_kept();
+        let stream = Stream::of_head(self.name_of_stream(key), start, end);
+        let number = self.base.streams.insert(stream);
+        self.base.streams.refile(number);
+        self.put(table, key, Put::loaded(Handle::Stream(number).word(), expires, 0));
+    }
+
+    /// Notes where a stream ends that may be removed while memory has nothing of it: what comes then begins behind that.
+    pub(crate) fn note_kept_end(&mut self, key: &[u8], head: &[u8]) {
+        let end = read_stream_head(head).map_or(0, |(_, end)| end);
+        let (name, bound) = (self.name_of_stream(key), self.memory.memory_limit());
+        self.base.streams.note_end(name, end, bound);
+    }
+
+    /// Lets what memory has of a kept stream go.
+    pub(crate) fn unload_stream(&mut self, number: u32) {
+        let (name, end) = (self.base.streams.get(number).name, self.base.streams.get(number).end);
+        self.base.streams.note_end(name, end, self.memory.memory_limit());
+        let (pool, spilling) = (&mut self.store.pool, &mut self.base.spilling);
+        self.base.streams.unload(number, pool, spilling);
+    }
+
+    /// Waits until all of a stream is in memory or spilled.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where some of it must be loaded first.
+    pub(super) fn need_all_chunks(&mut self, key: &[u8], number: u32) -> Result<(), Stop> {
+        let stream = self.base.streams.get(number);
+        let kept = |chunk: &Chunk| matches!(chunk.body, Body::Kept(_));
+        let wanted: Vec<(u64, u64)> = stream
+            .chunks
+            .iter()
+            .filter(|chunk| kept(chunk))
+            .map(|chunk| (chunk.first.max(stream.start), chunk.first + chunk.len() as u64))
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        for (first, end) in wanted {
+            self.ask_for_chunk(key, first, end);
+        }
+        Err(self.stop())
+    }
+
+    /// What a read answers that needs bytes which only the store has: those of a chunk from `first` to `end`.
+    pub(super) fn need_chunk(&mut self, key: &[u8], first: u64, end: u64) -> Stop {
+        self.ask_for_chunk(key, first, end);
+        self.stop()
+    }
+
+    fn ask_for_chunk(&mut self, key: &[u8], first: u64, end: u64) {
+        if self.base.loads.waits.brought.gives_up(&mut self.memory) {
+            return;
+        }
+        if let Some(fetch) = self.base.streams.chunk_load(key, end) {
+            self.base.loads.waits.lacking.insert(fetch);
+            return;
+        }
+        let fetch = self.base.loads.waits.begin_unfiled();
+        let from = stream_block(first);
+        let load = ChunkLoad { key: key.to_vec(), from, end };
+        self.base.streams.kept.loads.insert(fetch, load);
+        let range = stream_records(key, from, Some(end));
+        self.base.loads.persistence.load(fetch, &range);
+    }
+
+    /// The answer to a load of a chunk: its bytes come into memory, if it is still wanted.
+    pub(crate) fn chunk_loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
+        let Some(load) = self.base.streams.kept.loads.remove(&fetch) else { return };
+        match answer.and_then(|loaded| self.take_in_chunk(fetch, &load, loaded.pairs)) {
+            Ok(()) => self.base.loads.waits.wake(fetch),
+            Err(message) => {
+                let error = EngineError::SourceFailed { source: String::from(KEPT), message };
+                self.base.loads.waits.fail(fetch, &error);
+            }
+        }
+    }
+
+    fn take_in_chunk(
+        &mut self,
+        fetch: FetchId,
+        ChunkLoad { key, from, end }: &ChunkLoad,
+        mut pairs: Vec<Pair>,
+    ) -> Result<(), String> {
+        let word = self.store.table_of(key).and_then(|table| self.store.table(table).get(key));
+        let Some(number) = word.and_then(Handle::stream) else { return Ok(()) };
+        let stream = self.base.streams.get(number);
+        let at = stream.chunk_at(end.saturating_sub(1));
+        let Some(chunk) = stream.chunks.get(at) else { return Ok(()) };
+        let first = chunk.first.max(stream.start);
+        let is_wanted = matches!(chunk.body, Body::Kept(len) if chunk.first + len as u64 == *end);
+        if !is_wanted || first < *from || first >= *end {
+            // It is another one by now.
+            return Ok(());
+        }
+        pairs.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        let bytes = bytes_of_records(&pairs, first, *end).map_err(|offset| {
+            let shown = key.escape_ascii();
+            format!("the bytes of the stream '{shown}' from {offset} on are missing on disk")
+        })?;
+        self.note_brought(fetch, || bytes.len() as u64);
+        let value = self.store.pool.insert(&bytes);
+        let stream = self.base.streams.get_mut(number);
+        stream.set_body(at, Body::Memory(value));
+        stream.chunks[at].first = first;
+        self.base.streams.refile(number);
+        Ok(())
+    }
+}
+
+/// The bytes from `first` to `end`, out of records in the order of their offsets.
+///
+/// # Errors
+/// The first offset that none of them has.
+fn bytes_of_records(pairs: &[Pair], first: u64, end: u64) -> Result<Vec<u8>, u64> {
+    let mut bytes = Vec::with_capacity((end - first) as usize);
+    let mut at = first;
+    for Pair { key, value, .. } in pairs {
+        let offset = stream_record_offset(key).ok_or(at)?;
+        let behind = offset + value.len() as u64;
+        if behind <= at || at >= end {
+            continue;
+        }
+        let part = value.get(at.checked_sub(offset).ok_or(at)? as usize..).ok_or(at)?;
+        let part = &part[..part.len().min((end - at) as usize)];
+        bytes.extend_from_slice(part);
+        at += part.len() as u64;
+    }
+    if at == end { Ok(bytes) } else { Err(at) }
+}
