@@ -29,6 +29,8 @@ pub(crate) const ALL: [usize; SERVERS] = [0, 1, 2];
 pub(crate) struct Node {
     pub(crate) child: Child,
     owns: Arc<AtomicBool>,
+    /// The lines that it has printed.
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Node {
@@ -36,17 +38,35 @@ impl Node {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines.next().expect("a line").unwrap();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let note = |said: &Mutex<Vec<String>>, line: &String| {
+            said.lock().unwrap().push(line.clone());
+        };
+        // Where it speaks HTTP comes first.
+        let mut next = || lines.next().expect("a line").unwrap();
+        let mut first = next();
+        while first.starts_with("HTTP") {
+            note(&said, &first);
+            first = next();
+        }
         assert!(first.contains("stands by on"), "{first}");
         let owns = Arc::new(AtomicBool::new(false));
-        let told = owns.clone();
+        let (told, says) = (owns.clone(), said.clone());
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
+                note(&says, &line);
                 // A process that begins anew stands by first.
                 told.store(line.contains(" ready on "), Ordering::Release);
             }
         });
-        Self { child, owns }
+        Self { child, owns, said }
+    }
+
+    /// Where it has said last that something is spoken.
+    pub(crate) fn address(&self, what: &str) -> String {
+        let said = self.said.lock().unwrap();
+        let found = said.iter().rev().find_map(|line| line.strip_prefix(what));
+        found.unwrap_or_else(|| panic!("no {what} in {said:?}")).to_owned()
     }
 
     /// Whether it owns its shard, as it says.

@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     name: &'static str,
     /// A file with settings of all nodes, which are then found by a name.
     config: Option<PathBuf>,
+    /// Whether they speak HTTP.
+    tells: bool,
     _turn: Turn,
 }
 
@@ -37,6 +39,20 @@ impl Cluster {
     fn start() -> Option<Self> {
         let (nats, turn) = servers("always")?;
         Some(Self::start_among(&OF, nats, turn, free_ports(OF.len()), Vec::new()))
+    }
+
+    /// A cluster whose nodes are for these shards, and speak HTTP. `None`: there is no `nats-server` on this machine.
+    pub(crate) fn start_telling(of: &'static [usize]) -> Option<Self> {
+        let (nats, turn) = servers("always, max_file_store: 10GB")?;
+        let mut cluster = Self::of_nodes(of, nats, turn, free_ports(of.len()), Vec::new());
+        cluster.tells = true;
+        cluster.begin_all();
+        Some(cluster)
+    }
+
+    /// Where a node has said last that something is spoken.
+    pub(crate) fn said(&self, at: usize, what: &str) -> String {
+        self.nodes[at].as_ref().expect("it runs").address(what)
     }
 
     /// A cluster whose nodes are for these shards: the first ones own them, and the others stand by. Where there are links they are found by those.
@@ -63,7 +79,7 @@ impl Cluster {
         let nodes = of.iter().map(|_| None).collect();
         let folder = tempfile::tempdir().unwrap();
         let (name, config) = ("headwater", None);
-        Self { nats, links, folder, ports, nodes, of, name, config, _turn: turn }
+        Self { nats, links, folder, ports, nodes, of, name, config, tells: false, _turn: turn }
     }
 
     fn begin_all(&mut self) {
@@ -89,6 +105,9 @@ impl Cluster {
         let found_at = links.map_or(port, |links| links.node);
         let host = if self.config.is_some() { "localhost" } else { "127.0.0.1" };
         command.args(["--advertise", &format!("{host}:{found_at}")]);
+        if self.tells {
+            command.args(["--http-port", "0"]);
+        }
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }

@@ -21,6 +21,7 @@ mod cluster_nodes;
 mod cluster_restore;
 mod cluster_shards;
 mod cluster_shards_cut;
+mod cluster_standby;
 mod data;
 mod deploy;
 mod doors;

@@ -74,6 +74,11 @@ impl KnownOwners {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> u16 {
+        self.lock().len() as u16
+    }
+
     /// The name and the address of a shard's owner.
     pub(crate) fn of(&self, shard: u16) -> Option<(String, String)> {
         let all = self.lock();
