@@ -508,6 +508,11 @@ fn clients_of_redis_cluster_find_their_way_also_when_the_owner_is_killed() {
     assert!(ask(&mut cluster.client(0), "READONLY").is_ok());
     let state = text(&ask(&mut cluster.client(0), "CLUSTER INFO").unwrap());
     assert!(state.contains("cluster_state:ok\r\n"), "{state}");
+    // The only owner has all slots, and keys are where their clients look for them.
+    let slot = ask(&mut cluster.client(0), "CLUSTER KEYSLOT p|{b7}|1").unwrap();
+    let redis::Value::Int(slot) = slot else { panic!("{slot:?}") };
+    let count = ask(&mut cluster.client(0), &format!("CLUSTER COUNTKEYSINSLOT {slot}"));
+    assert_eq!(count.unwrap(), redis::Value::Int(1));
 
     cluster.end(owner, Signal::KILL);
     for number in 50..100 {

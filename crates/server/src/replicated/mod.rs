@@ -196,6 +196,11 @@ impl ReplicaEnd {
         owner.iter().cloned().chain(others.filter(is_other)).collect()
     }
 
+    /// The epoch of another shard's owner; 0: none is known.
+    pub(crate) fn epoch_of(&self, shard: u16) -> u64 {
+        self.links.known.epoch(shard)
+    }
+
     /// Whether another shard has an owner, as far as that is known.
     pub(crate) fn is_owned(&self, shard: u16) -> bool {
         self.links.known.of(shard).is_some()
