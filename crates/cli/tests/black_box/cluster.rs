@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -115,6 +115,15 @@ pub(crate) struct Cluster {
 
 /// Three NATS servers that are one cluster, and the turn of the test that has them; `None`: there is no `nats-server` on this machine.
 pub(crate) fn servers(sync: &str) -> Option<(Servers, Turn)> {
+    begun(|program| Servers::start(program, sync))
+}
+
+/// As [`servers`], with further lines in their configuration.
+pub(crate) fn servers_with(sync: &str, more: &str) -> Option<(Servers, Turn)> {
+    begun(|program| Servers::start_with(program, sync, more))
+}
+
+fn begun(start: impl FnOnce(PathBuf) -> Servers) -> Option<(Servers, Turn)> {
     let Some(program) = nats_servers::program() else {
         let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
         let mut out = std::io::stderr();
@@ -122,7 +131,7 @@ pub(crate) fn servers(sync: &str) -> Option<(Servers, Turn)> {
         return None;
     };
     let turn = Turn::take();
-    let nats = Servers::start(program, sync);
+    let nats = start(program);
     nats.wait();
     Some((nats, turn))
 }
