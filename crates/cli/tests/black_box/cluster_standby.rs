@@ -4,7 +4,7 @@ use crate::cluster::{ALL, Cluster, NODES, ask};
 use crate::http::get_at;
 use crate::nats_servers::free_ports;
 use crate::support::{PATIENCE, program};
-use crate::tls::{Authority, Dial, NEW};
+use crate::tls::{Authority, Dial, Identity, NEW};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
@@ -104,6 +104,16 @@ fn nodes_that_stand_by_say_how_they_do_and_hand_their_port_on() {
         cluster.await_ready(*at);
     }
 
+    // An owner that is drained stands by, as a process that has begun anew.
+    let mut drain = program();
+    drain.args(["cluster", "drain", &format!("node{next}"), "--cluster", &cluster.nats.urls(&ALL)]);
+    assert!(drain.stdout(Stdio::null()).status().unwrap().success());
+    let drained = ["headwater_cluster_owner{shard=\"0\"} 0.0", "headwater_cluster_drained 1.0"];
+    cluster.await_figures(next, &drained);
+    cluster.await_ready(next);
+    let next = *standbys.iter().find(|at| **at != next).unwrap();
+    cluster.await_figures(next, &owns);
+
     // Nobody can do anything without the log; but all live.
     (0..ALL.len()).for_each(|server| cluster.nats.kill(server));
     for at in standbys {
@@ -175,4 +185,50 @@ fn a_node_that_waits_for_nats_servers_lives_and_is_not_ready() {
     assert!(encrypted("GET /healthz").contains(" 200 "));
     assert!(encrypted("GET /metrics").contains(" 401 "));
     assert!(encrypted(WITH_TOKEN).contains("\nheadwater_cluster_owner_known 0.0\n"));
+}
+
+/// A certificate is worth at a node that stands by what it is worth at the owner, also where clients have set its user.
+#[test]
+fn certificates_prove_at_nodes_that_stand_by_who_may_have_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let own = authority.issue("server");
+    let [watcher, shop, late] = ["watcher", "shop", "late"].map(|name| authority.issue_to(name));
+    let more = format!(
+        "[tls]\ntls-http-port = 0\ntls-cert-file = '{}'\ntls-key-file = '{}'\ntls-ca-cert-file = '{}'\n\
+         tls-auth-clients-user = 'CN'\n\
+         [[user]]\nname = 'watcher'\nrules = 'on +info'\n\
+         [[user]]\nname = 'shop'\nrules = 'on ~s* +@all -info'\n",
+        own.certificate.display(),
+        own.key.display(),
+        authority.own.certificate.display()
+    );
+    let words = ["--config", settings(folder.path(), &more)];
+    let Some(cluster) = Cluster::start_with(Box::leak(Box::new(words))) else { return };
+    let owner = cluster.owner();
+    let code = |at: usize, who: &Identity, request: &str| {
+        let address = cluster.nodes[at].as_ref().unwrap().address("HTTPS on ").parse().unwrap();
+        let trusted = authority.own.certificate.clone();
+        let dial = Dial { address, trusted, own: Some(who.clone()), versions: NEW };
+        let mut connection = dial.connect();
+        write!(connection.0, "{request} HTTP/1.0\r\n\r\n").unwrap();
+        let line = connection.line().unwrap();
+        line.split(' ').nth(1).unwrap().to_owned()
+    };
+    for at in 0..NODES {
+        assert_eq!(code(at, &watcher, "GET /metrics"), "200", "{at}, of which {owner} owns");
+        for other in [&shop, &late] {
+            assert_eq!(code(at, other, "GET /metrics"), "401", "{at}, of which {owner} owns");
+            assert_eq!(code(at, other, WITH_TOKEN), "200");
+            assert_eq!(code(at, other, "GET /healthz"), "200");
+        }
+    }
+    ask(&mut cluster.client(owner), "ACL SETUSER late on +info").unwrap();
+    for at in 0..NODES {
+        until("the user is not known", || code(at, &late, "GET /metrics"), |code| code == "200");
+    }
+    ask(&mut cluster.client(owner), "ACL SETUSER late -info").unwrap();
+    for at in 0..NODES {
+        until("the user may still", || code(at, &late, "GET /metrics"), |code| code == "401");
+    }
 }
