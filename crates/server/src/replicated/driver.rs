@@ -339,7 +339,7 @@ impl Driver {
             drained: self.drained,
         };
         let unready = self.standby.note(facts, now);
-        self.notices.of_standby(unready.as_deref(), owner_is_heard);
+        self.notices.of_standby(unready.as_deref(), owner_is_heard, now);
         if let Some(users) = &mut self.users {
             users.look(copy, self.followed, now);
         }

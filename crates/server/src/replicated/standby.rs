@@ -79,7 +79,9 @@ impl Noted {
             StandbyStage::Joins => "the node waits for the NATS servers",
             StandbyStage::Loads => "the node loads a snapshot",
             StandbyStage::Begins => "the node takes its shard over",
-            StandbyStage::Follows if !facts.writes => "the node does not reach the NATS servers",
+            StandbyStage::Follows if !facts.writes => {
+                "the node's own writes at the NATS servers do not succeed, or have not yet"
+            }
             StandbyStage::Follows if !self.is_near_end(now) => {
                 return Some(format!(
                     "the node has not followed the log to its end: {lag} records are known that it lacks"
@@ -332,7 +334,7 @@ mod tests {
             "waits",
             "snapshot",
             "takes",
-            "reach",
+            "writes",
             "owner",
             "end",
             "end",
