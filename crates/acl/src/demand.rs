@@ -276,7 +276,7 @@ needs! {
     Moves: Rename RenameNx;
     Copies: Copy;
     Combines: BitOp;
-    Whole: Keys Scan RandomKey FlushAll FlushDb;
+    Whole: Keys Scan RandomKey ClusterGetKeysInSlot FlushAll FlushDb;
     Everything: BackupBegin BackupRead BackupEnd;
     Range: Range Prefix RangeDel ExplainRange Verify RangeWatch FnRange;
     Table: TableSet;
@@ -288,7 +288,7 @@ needs! {
     Definition: JoinAdd JoinDrop FlowAdd FlowDrop FlowPause FlowResume FlowDead FlowRetry
         FlowDiscard FlowReplay;
     Nothing: Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp ReadOnly
-        ReadWrite DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo JoinKey JoinDecode TableList TableInfo FlowList
+        ClusterCountKeysInSlot ReadWrite DbSize Object ObjectHelp RangeUnwatch JoinList JoinInfo JoinKey JoinDecode TableList TableInfo FlowList
         FlowInfo ShardHome ShardList ShardMove ShardPosition Wait SourceAdd SourceDrop SourceList
         SourceInfo SourcePosition SourceCheck FnLoad FnDrop FnList FnInfo Unsubscribe PUnsubscribe SUnsubscribe PubSub
         PubSubShardChannels PubSubShardNumSub ClientPause ClientUnpause ClientUnblock

@@ -194,6 +194,18 @@ impl Placement {
         }
     }
 
+    /// The slot of a key, where keys are placed by slots: that of what places it.
+    #[must_use]
+    pub fn slot(&self, key: &[u8]) -> u16 {
+        match key.iter().position(|&byte| byte == SEPARATOR) {
+            Some(at) => {
+                let (group, _) = split_group(&key[at + 1..], self.boundary(&key[..at]));
+                slot_of(group)
+            }
+            None => slot_of(key),
+        }
+    }
+
     /// How many components place a table's keys.
     #[inline]
     #[must_use]

@@ -279,7 +279,7 @@ ids! {
     TableSet TableList TableInfo
     FlowAdd FlowDrop FlowList FlowInfo FlowPause FlowResume FlowDead FlowRetry FlowDiscard FlowReplay
     Cluster ClusterSlots ClusterShards ClusterNodes ClusterInfo ClusterMyId ClusterKeySlot ClusterHelp
-    ReadOnly ReadWrite
+    ClusterCountKeysInSlot ClusterGetKeysInSlot ReadOnly ReadWrite
     ShardHome ShardList ShardMove ShardPosition Wait
     SourceAdd SourceDrop SourceList SourceInfo SourcePosition SourceCheck
     FnLoad FnDrop FnList FnInfo FnCall FnRange

@@ -27,6 +27,7 @@ pub(crate) fn of(spec: &Spec) -> &'static [&'static str] {
         Id::RandomKey => &[ALL_SHARDS, DIFFERS],
         Id::Wait => &[ALL_SHARDS, LEAST],
         Id::Scan => &[DIFFERS, "request_policy:special"],
+        Id::ClusterGetKeysInSlot => &[DIFFERS],
         Id::Info | Id::MemoryDoctor | Id::MemoryStats => &[DIFFERS, ALL_SHARDS, SPECIAL],
         Id::LatencyDoctor | Id::LatencyHistogram | Id::LatencyHistory | Id::LatencyLatest => {
             &[DIFFERS, ALL_NODES, SPECIAL]

@@ -91,7 +91,7 @@ impl Engine {
         self.reads.slices.rows_max().saturating_mul(LOOKED_AT_A_ROW)
     }
 
-    /// Lists the stored or materialized keys that are `wanted`: how many there are. [`Engine::give_listed`] gives them then. Where
+    /// Lists the stored or materialized keys that are `wanted`, `most` of them at most: how many there are. [`Engine::give_listed`] gives them then. Where
     /// that was called for the list before, there is nothing: it goes on with the list.
     ///
     /// # Errors
@@ -99,6 +99,7 @@ impl Engine {
     /// ([`Engine::resume`]). The keys take more bytes than they may.
     pub fn list_keys(
         &mut self,
+        most: usize,
         wanted: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<Option<usize>, Stop> {
         let mut listing = self.reads.listings.resumed.take().unwrap_or_default();
@@ -114,13 +115,13 @@ impl Engine {
         loop {
             let Listing { text, ends, .. } = &mut listing;
             next = self.scan(&next, self.keys_at_once().min(PIECE), &mut |key| {
-                if wanted(key) {
+                if ends.len() < most && wanted(key) {
                     text.extend_from_slice(key);
                     ends.push(text.len());
                 }
             });
             self.check_listed(listing.bytes())?;
-            if next.is_empty() {
+            if next.is_empty() || listing.ends.len() >= most {
                 listing.complete = true;
                 let count = listing.ends.len();
                 self.reads.listings.resumed = Some(listing);

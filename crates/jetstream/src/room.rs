@@ -1,4 +1,4 @@
-//! Whether the servers have room for what is appended.
+//! What room the servers have for what is appended.
 //!
 //! A server whose JetStream has no room left takes nothing any more: no record of a log, and no renewal of a lease either, so
 //! that nobody could own the shard. Owners are to stop writing before that. A server says how much it has, and may have, at
@@ -11,7 +11,7 @@ use crate::check::fetch;
 use crate::settings::JetStreamSettings;
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often servers are asked.
@@ -37,15 +37,45 @@ fn is_short((most, has): (u64, u64), before: bool) -> bool {
     most.saturating_sub(has) < wanted
 }
 
-/// Whether some server has too little room, as it was seen last.
-#[derive(Clone, Debug, Default)]
-pub struct RoomSeen(Arc<AtomicBool>);
+/// Stands for what is not known.
+const UNKNOWN: u64 = u64::MAX;
+
+/// What room the servers have, as it was seen last.
+#[derive(Clone, Debug)]
+pub struct RoomSeen(Arc<Room>);
+
+#[derive(Debug)]
+struct Room {
+    /// Whether some server has too little.
+    short: AtomicBool,
+    /// The part that the fullest one has left, in millionths.
+    left: AtomicU64,
+}
+
+impl Default for RoomSeen {
+    fn default() -> Self {
+        Self(Arc::new(Room { short: AtomicBool::new(false), left: AtomicU64::new(UNKNOWN) }))
+    }
+}
+
+/// The part of its room that a server has left, in millionths.
+fn left((most, has): (u64, u64)) -> u64 {
+    u64::try_from(u128::from(most.saturating_sub(has)) * 1_000_000 / u128::from(most.max(1)))
+        .unwrap_or(UNKNOWN)
+}
 
 impl RoomSeen {
     /// Whether nothing more is to be appended than what must be.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.short.load(Ordering::Relaxed)
+    }
+
+    /// The part of its room that the fullest server has left; `None`: no server says what it may have, or there are no monitoring addresses.
+    #[must_use]
+    pub fn part_left(&self) -> Option<f64> {
+        let left = self.0.left.load(Ordering::Relaxed);
+        (left != UNKNOWN).then(|| left as f64 / 1e6)
     }
 
     /// Looks from now on, as long as the process lives. Without monitoring addresses nothing is known, and there is room.
@@ -59,15 +89,17 @@ impl RoomSeen {
         }
         let told = seen.clone();
         let look = move || {
-            let mut short = vec![false; addresses.len()];
+            let mut all = vec![(false, UNKNOWN); addresses.len()];
             loop {
-                for (address, short) in addresses.iter().zip(&mut short) {
+                for (address, (short, part)) in addresses.iter().zip(&mut all) {
                     // Who does not answer has what it had.
                     if let Some(known) = fetch(address).ok().and_then(|page| figures(&page)) {
-                        *short = is_short(known, *short);
+                        (*short, *part) = (is_short(known, *short), left(known));
                     }
                 }
-                told.0.store(short.contains(&true), Ordering::Relaxed);
+                told.0.short.store(all.iter().any(|(short, _)| *short), Ordering::Relaxed);
+                let least = all.iter().map(|(_, part)| *part).min().unwrap_or(UNKNOWN);
+                told.0.left.store(least, Ordering::Relaxed);
                 std::thread::sleep(LOOK);
             }
         };
@@ -107,5 +139,14 @@ mod tests {
             assert!(!is_short((most, most - reserved - reserved / 4), true), "{most}");
         }
         assert!(is_short((100, 1000), false));
+        for (figures, millionths) in [
+            ((1000, 0), 1_000_000),
+            ((1000, 250), 750_000),
+            ((100, 1000), 0),
+            ((u64::MAX, 0), 1_000_000),
+        ] {
+            assert_eq!(left(figures), millionths, "{figures:?}");
+        }
+        assert_eq!(RoomSeen::default().part_left(), None);
     }
 }

@@ -153,6 +153,8 @@ pub struct Replica {
     due: Monotonic,
     /// When it was at the end of the log last.
     at_end: Option<Monotonic>,
+    /// When the log has answered a read last, and what its last sequence was then.
+    end: Option<(Monotonic, Sequence)>,
 }
 
 impl Replica {
@@ -173,6 +175,7 @@ impl Replica {
             read: None,
             due: Monotonic(0),
             at_end: None,
+            end: None,
             config,
         }
     }
@@ -204,6 +207,24 @@ impl Replica {
         let is_at_end = self.at_end.is_some_and(|at| now.since(at) < FOLLOWED_MILLIS);
         let read = if is_at_end { self.reader.epoch() } else { Epoch(0) };
         self.serves().unwrap_or(read)
+    }
+
+    /// When the log has answered a read last.
+    #[must_use]
+    pub fn read_last(&self) -> Option<Monotonic> {
+        self.end.map(|(at, _)| at)
+    }
+
+    /// When it was at the end of the log last.
+    #[must_use]
+    pub fn was_at_end(&self) -> Option<Monotonic> {
+        self.at_end
+    }
+
+    /// How many records the log had behind those that were read, when it has answered last.
+    #[must_use]
+    pub fn lag_records(&self) -> u64 {
+        self.end.map_or(0, |(_, last)| last.0.saturating_sub(self.reader.at().0))
     }
 
     /// Whether the bucket says that the shard is this node's, as far as it knows; a lease that was released is no more.
@@ -473,6 +494,7 @@ impl Replica {
                 Err(reason) => return self.halt(ReplicaStop::Log(reason), effects),
             }
         }
+        self.end = Some((now, batch.last));
         let at_end = self.reader.at() >= batch.last || self.reader.unconfirmed().is_some();
         if at_end {
             self.at_end = Some(now);

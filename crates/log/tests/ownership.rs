@@ -287,13 +287,15 @@ fn a_log_is_followed_by_who_was_at_its_end_just_now() {
         let batch = LogBatch { messages, first: Sequence(1), last: Sequence(2) };
         let answer = LogAnswer::Read { tag: tag.expect("it reads"), batch: Some(batch) };
         replica.handle(ReplicaInput::Log(answer), Monotonic(now), &mut effects);
-        [now, now + 1999, now + 2000].map(|at| replica.followed(Monotonic(at)).0)
+        assert_eq!(replica.read_last(), Some(Monotonic(now)));
+        let lag = (replica.lag_records(), replica.was_at_end());
+        ([now, now + 1999, now + 2000].map(|at| replica.followed(Monotonic(at)).0), lag)
     };
     // The claim of an owner, behind which there is more.
-    assert_eq!(read(1000, vec![(Sequence(1), claim)]), [0, 0, 0]);
+    assert_eq!(read(1000, vec![(Sequence(1), claim)]), ([0, 0, 0], (1, None)));
     let header = RecordHeader { epoch: Epoch(9), before, ..header };
     let (claim, _) = header.encode(headwater_log::LogId::of(STREAM), b"c");
-    assert_eq!(read(2000, vec![(Sequence(2), claim)]), [9, 9, 0]);
+    assert_eq!(read(2000, vec![(Sequence(2), claim)]), ([9, 9, 0], (0, Some(Monotonic(2000)))));
 }
 
 #[test]

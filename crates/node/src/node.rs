@@ -373,6 +373,11 @@ impl Node {
                 self.unfinished = scan::matching(engine, pattern, reply)?.map(Outcome::Unfinished);
                 Ok(())
             }
+            Keys::InSlot { slot, most } => {
+                let next = scan::in_slot(engine, slot, most, reply)?;
+                self.unfinished = next.map(Outcome::Unfinished);
+                Ok(())
+            }
             Keys::Scan { cursor, pattern, count, type_name } => {
                 let wanted = scan::Wanted { pattern, count, type_name };
                 scan::scan(engine, &mut self.cursors, cursor, &wanted, reply);

@@ -130,6 +130,7 @@ fn keys(engine: &mut Engine, command: &Keys<'_>) -> Result<(), Stop> {
             }
         }
         Keys::Matching { .. }
+        | Keys::InSlot { .. }
         | Keys::Scan { .. }
         | Keys::RandomKey
         | Keys::DbSize

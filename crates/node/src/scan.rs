@@ -7,6 +7,7 @@
 use crate::keys::{STREAM, STRING};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use headwater_base::slots::slot_of;
 use headwater_command::{OwnedArgs, Reply, glob, number};
 use headwater_engine::{Engine, Stop, Ticket};
 
@@ -90,7 +91,32 @@ pub(crate) fn matching(
     pattern: &[u8],
     reply: &mut impl Reply,
 ) -> Result<Option<Ticket>, Stop> {
-    if let Some(count) = engine.list_keys(&mut |key| glob::matches(pattern, key))? {
+    let matches = &mut |key: &[u8]| glob::matches(pattern, key);
+    if let Some(count) = engine.list_keys(usize::MAX, matches)? {
+        reply.array(count);
+    }
+    Ok(engine.give_listed(&mut |key| reply.bulk(key)))
+}
+
+/// The keys of this shard that are in a slot, as [`matching`] gives them, `most` of them at most; `None`: how many there are.
+pub(crate) fn in_slot(
+    engine: &mut Engine,
+    slot: u16,
+    most: Option<u64>,
+    reply: &mut impl Reply,
+) -> Result<Option<Ticket>, Stop> {
+    let placement = engine.placement().cloned();
+    let is_in = &mut |key: &[u8]| {
+        // Where there is one shard, nothing is placed, and a key has the slot that clients give it.
+        placement.as_ref().map_or_else(|| slot_of(key), |placement| placement.slot(key)) == slot
+    };
+    let limit = most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    let count = engine.list_keys(limit, is_in)?;
+    if most.is_none() {
+        reply.integer(count.unwrap_or_default() as i64);
+        return Ok(None);
+    }
+    if let Some(count) = count {
         reply.array(count);
     }
     Ok(engine.give_listed(&mut |key| reply.bulk(key)))

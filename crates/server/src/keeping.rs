@@ -20,7 +20,7 @@ mod records;
 mod rights;
 
 pub(crate) use backup::{restore_placement, restore_shard};
-pub(crate) use cluster::{check_copy, copy_folder, open_copy};
+pub(crate) use cluster::{check_copy, copy_folder, open_copy, read_users};
 pub(crate) use definitions::{digest_of, read_definitions};
 pub(crate) use folders::divided_among;
 pub(crate) use homes::Way;

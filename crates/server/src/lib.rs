@@ -144,6 +144,11 @@ impl Server {
             reactor.service.find_unfinished()?;
         }
         let links = linked.map(|linked| linked.start(&config)).transpose()?;
+        if let Some(keeping) = &reactor.service.stores.keeping
+            && let Some(replica) = keeping.replica()
+        {
+            replica.standby().let_go();
+        }
         let http = match config.listen.http_port.number() {
             Some(port) => Some(reactor.service.serve_http(port)?),
             None => None,

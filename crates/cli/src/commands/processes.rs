@@ -6,6 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -220,4 +221,25 @@ pub(super) fn nats_server(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 /// Ports of this machine that nobody listens at, and that the system gives to nobody else meanwhile.
 pub(super) fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
     (0..count).map(|_| free_port()).collect()
+}
+
+/// Where runs of free ports are looked for: the system gives those above to connections, and nodes of several shards reach each other 10000 above theirs.
+const RUN_PORTS: std::ops::Range<u16> = 12_000..20_000;
+const LINK_PORT_OFFSET: u16 = 10_000;
+
+/// The first ports of so many runs of this length that nobody listens at, nor 10000 above.
+pub(super) fn free_runs(runs: usize, length: u16) -> anyhow::Result<Vec<u16>> {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let is_run = |first: &u16| {
+        (*first..*first + length).all(|port| is_free(port) && is_free(port + LINK_PORT_OFFSET))
+    };
+    // Two demonstrations that begin at the same time begin to look elsewhere.
+    let steps = RUN_PORTS.len() / usize::from(length);
+    let begin = std::process::id() as usize % steps;
+    let firsts = (0..steps).map(|at| RUN_PORTS.start + ((begin + at) % steps) as u16 * length);
+    let found: Vec<u16> = firsts.filter(is_run).take(runs).collect();
+    if found.len() < runs {
+        bail!("there are no {runs} times {length} free ports in a row");
+    }
+    Ok(found)
 }

@@ -10,7 +10,7 @@ use headwater_server::{
 };
 use shard_processes::{NodeProcesses, ShardProcessArgs};
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -338,6 +338,7 @@ fn stand_by(config: &Config, memory: MemoryShare) -> anyhow::Result<ClusterNode>
         ClusterNode::join(config, memory).inspect_err(|error| log::cannot_start(error))?;
     let texts: Vec<String> = node.addresses().iter().map(ToString::to_string).collect();
     let name = &config.cluster.cluster_node;
+    say_http(node.http_address(), node.https_addresses())?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "node {name} stands by on {}: clients are forwarded", texts.join(", "))?;
     out.flush()?;
@@ -349,7 +350,7 @@ fn stand_by(config: &Config, memory: MemoryShare) -> anyhow::Result<ClusterNode>
 
 /// The line that says where memcached's protocol is spoken, if it is; it comes before the one that all
 /// is ready.
-pub(crate) fn say_memcached(addresses: &[std::net::SocketAddr]) -> anyhow::Result<()> {
+pub(crate) fn say_memcached(addresses: &[SocketAddr]) -> anyhow::Result<()> {
     if !addresses.is_empty() {
         let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         writeln!(std::io::stdout().lock(), "memcached's protocol on {}", texts.join(", "))?;
@@ -368,25 +369,32 @@ fn say_all(server: &Server) -> anyhow::Result<()> {
 /// The lines that say where else clients are let in: they come before the one that all is ready.
 pub(crate) fn say_others(server: &Server) -> anyhow::Result<()> {
     say_memcached(&server.memcached_addresses())?;
-    let mut out = std::io::stdout().lock();
-    if let Some(address) = server.http_address() {
-        writeln!(out, "HTTP on {address}")?;
-    }
     for (what, addresses) in [
         ("TLS", &*server.tls_addresses()),
         ("memcached's protocol over TLS", &server.tls_memcached_addresses()),
-        ("HTTPS", server.https_addresses()),
     ] {
-        if !addresses.is_empty() {
-            let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            writeln!(out, "{what} on {}", texts.join(", "))?;
-        }
+        say_addresses(what, addresses)?;
+    }
+    say_http(server.http_address(), server.https_addresses())
+}
+
+/// The lines that say where HTTP is spoken.
+fn say_http(plain: Option<SocketAddr>, encrypted: &[SocketAddr]) -> anyhow::Result<()> {
+    say_addresses("HTTP", plain.as_slice())?;
+    say_addresses("HTTPS", encrypted)
+}
+
+/// The line that says where something is spoken, if it is.
+fn say_addresses(what: &str, addresses: &[SocketAddr]) -> anyhow::Result<()> {
+    if !addresses.is_empty() {
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        writeln!(std::io::stdout().lock(), "{what} on {}", texts.join(", "))?;
     }
     Ok(())
 }
 
 /// The one line that says that connections are accepted now.
-pub(crate) fn say_ready(addresses: &[std::net::SocketAddr]) -> anyhow::Result<()> {
+pub(crate) fn say_ready(addresses: &[SocketAddr]) -> anyhow::Result<()> {
     let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let mut out = std::io::stdout().lock();
     writeln!(out, "headwater {} ready on {}", env!("CARGO_PKG_VERSION"), texts.join(", "))?;

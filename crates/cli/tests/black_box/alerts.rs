@@ -1,10 +1,12 @@
 //! Each alert of `deploy/alerts.yml` in the state that it names: the log says why, and a Prometheus that asks `/metrics` raises it, and
 //! no other.
 
+use crate::cluster::{ALL, Cluster, NODES};
 use crate::http::{address, get_at};
 use crate::nats_servers::free_ports;
 use crate::support::{PATIENCE, Server, Socket};
 use redis::{Value, cmd};
+use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -14,7 +16,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// The alerts, in the order of the file, and what the log calls their states. Who is down writes nothing.
-const EVENTS: [(&str, Option<&str>); 10] = [
+const EVENTS: [(&str, Option<&str>); 18] = [
     ("HeadwaterDown", None),
     ("HeadwaterWritesRefused", Some("store_refuses")),
     ("HeadwaterSourceDown", Some("source_down")),
@@ -25,6 +27,16 @@ const EVENTS: [(&str, Option<&str>); 10] = [
     ("HeadwaterFewHits", Some("few_hits")),
     ("HeadwaterFlowDead", Some("dead_letter")),
     ("HeadwaterFlowLate", Some("flow_late")),
+    ("HeadwaterShardWithoutOwner", Some("no_owner")),
+    // What is not there writes nothing either.
+    ("HeadwaterNoStandby", None),
+    ("HeadwaterStandbyBehind", Some("unready")),
+    ("HeadwaterLeaseLate", Some("lease_late")),
+    ("HeadwaterLinkDown", Some("link_ended")),
+    ("HeadwaterMessagesRefused", Some("link_ended")),
+    ("HeadwaterSnapshotsFail", Some("snapshot_failed")),
+    // Before writes are refused.
+    ("HeadwaterNatsNearlyFull", None),
 ];
 
 /// A rule behind all others of its group, which are evaluated one after the other: it is true once they have seen a few answers.
@@ -43,8 +55,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Begins to ask; nobody does where there is none on this machine.
-    fn start(folder: &Path, server: &Server) -> Option<Self> {
+    /// Begins to ask at these addresses; nobody does where there is none on this machine.
+    fn start(folder: &Path, addresses: &[String]) -> Option<Self> {
         let late = "headwater_flow_oldest_pending_ms > 60000";
         let rules = rules();
         assert!(rules.contains(late));
@@ -54,8 +66,7 @@ impl Prometheus {
         let config = format!(
             "global: {{scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}}\n\
             rule_files: [rules.yml]\n\
-            scrape_configs:\n  - job_name: headwater\n    static_configs: [{{targets: ['{}']}}]\n",
-            address(server)
+            scrape_configs:\n  - job_name: headwater\n    static_configs: [{{targets: {addresses:?}}}]\n"
         );
         fs::write(folder.join("prometheus.yml"), config).unwrap();
         let [port] = free_ports(1)[..] else { panic!("one port") };
@@ -120,7 +131,7 @@ impl<'a> Watched<'a> {
         let common =
             ["--http-port", "0", "--log-file", log.to_str().unwrap(), "--log-level", "info"];
         let server = Server::start(&[&common[..], words].concat());
-        let prometheus = Prometheus::start(folder, &server);
+        let prometheus = Prometheus::start(folder, &[address(&server).to_owned()]);
         let mut watched = Self { server, log, prometheus, raised: BTreeSet::new() };
         watched.until_raised("Seen");
         watched
@@ -272,5 +283,52 @@ fn each_alert_is_raised_in_its_state_and_in_no_other() {
             assert!(began.elapsed() < PATIENCE, "writes are taken");
         }
         watched.until_raised("HeadwaterWritesRefused");
+    }
+}
+
+/// A cluster is well, with whoever stands by; then nobody can own anything, since the NATS servers are gone.
+#[test]
+fn alerts_of_clusters_are_raised_where_nobody_can_own_and_in_no_other_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let words = ["--http-port", "0", "--log-level", "info", "--log-file", log.to_str().unwrap()];
+    let words = words.map(|word| &*Box::leak(word.to_owned().into_boxed_str()));
+    let Some(mut cluster) = Cluster::start_with(Box::leak(Box::new(words))) else { return };
+    let nodes = cluster.nodes.iter().flatten();
+    let addresses: Vec<String> = nodes.map(|node| node.address("HTTP on ")).collect();
+    let Some(mut prometheus) = Prometheus::start(folder.path(), &addresses) else { return };
+    let mut await_raised = |expected: &[&str]| {
+        let expected: BTreeSet<String> = expected.iter().map(|it| (*it).to_owned()).collect();
+        let began = Instant::now();
+        loop {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            let events = EVENTS.iter().filter(|(alert, _)| expected.contains(*alert));
+            let mut events = events.filter_map(|(_, event)| *event);
+            let raised = prometheus.alerts();
+            if raised == expected
+                && events.all(|event| text.contains(&format!("event=\"{event}\"")))
+            {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{expected:?}, not {raised:?}\n{text}");
+            sleep(Duration::from_millis(20));
+        }
+    };
+    await_raised(&["Seen"]);
+    (0..ALL.len()).for_each(|server| cluster.nats.kill(server));
+    await_raised(&[
+        "Seen",
+        "HeadwaterLeaseLate",
+        "HeadwaterShardWithoutOwner",
+        "HeadwaterStandbyBehind",
+    ]);
+    for at in 1..NODES {
+        cluster.end(at, Signal::KILL);
+    }
+    // Which one is left may be the owner or not: that nobody could take over is seen all the same.
+    let began = Instant::now();
+    while !prometheus.alerts().contains("HeadwaterNoStandby") {
+        assert!(began.elapsed() < PATIENCE, "nobody stands by");
+        sleep(Duration::from_millis(20));
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -29,6 +29,8 @@ pub(crate) const ALL: [usize; SERVERS] = [0, 1, 2];
 pub(crate) struct Node {
     pub(crate) child: Child,
     owns: Arc<AtomicBool>,
+    /// The lines that it has printed.
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Node {
@@ -36,17 +38,35 @@ impl Node {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines.next().expect("a line").unwrap();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let note = |said: &Mutex<Vec<String>>, line: &String| {
+            said.lock().unwrap().push(line.clone());
+        };
+        // Where it speaks HTTP comes first.
+        let mut next = || lines.next().expect("a line").unwrap();
+        let mut first = next();
+        while first.starts_with("HTTP") {
+            note(&said, &first);
+            first = next();
+        }
         assert!(first.contains("stands by on"), "{first}");
         let owns = Arc::new(AtomicBool::new(false));
-        let told = owns.clone();
+        let (told, says) = (owns.clone(), said.clone());
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
+                note(&says, &line);
                 // A process that begins anew stands by first.
                 told.store(line.contains(" ready on "), Ordering::Release);
             }
         });
-        Self { child, owns }
+        Self { child, owns, said }
+    }
+
+    /// Where it has said last that something is spoken.
+    pub(crate) fn address(&self, what: &str) -> String {
+        let said = self.said.lock().unwrap();
+        let found = said.iter().rev().find_map(|line| line.strip_prefix(what));
+        found.unwrap_or_else(|| panic!("no {what} in {said:?}")).to_owned()
     }
 
     /// Whether it owns its shard, as it says.
@@ -95,6 +115,15 @@ pub(crate) struct Cluster {
 
 /// Three NATS servers that are one cluster, and the turn of the test that has them; `None`: there is no `nats-server` on this machine.
 pub(crate) fn servers(sync: &str) -> Option<(Servers, Turn)> {
+    begun(|program| Servers::start(program, sync))
+}
+
+/// As [`servers`], with further lines in their configuration.
+pub(crate) fn servers_with(sync: &str, more: &str) -> Option<(Servers, Turn)> {
+    begun(|program| Servers::start_with(program, sync, more))
+}
+
+fn begun(start: impl FnOnce(PathBuf) -> Servers) -> Option<(Servers, Turn)> {
     let Some(program) = nats_servers::program() else {
         let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
         let mut out = std::io::stderr();
@@ -102,7 +131,7 @@ pub(crate) fn servers(sync: &str) -> Option<(Servers, Turn)> {
         return None;
     };
     let turn = Turn::take();
-    let nats = Servers::start(program, sync);
+    let nats = start(program);
     nats.wait();
     Some((nats, turn))
 }
@@ -524,6 +553,11 @@ fn clients_of_redis_cluster_find_their_way_also_when_the_owner_is_killed() {
     assert!(ask(&mut cluster.client(0), "READONLY").is_ok());
     let state = text(&ask(&mut cluster.client(0), "CLUSTER INFO").unwrap());
     assert!(state.contains("cluster_state:ok\r\n"), "{state}");
+    // The only owner has all slots, and keys are where their clients look for them.
+    let slot = ask(&mut cluster.client(0), "CLUSTER KEYSLOT p|{b7}|1").unwrap();
+    let redis::Value::Int(slot) = slot else { panic!("{slot:?}") };
+    let count = ask(&mut cluster.client(0), &format!("CLUSTER COUNTKEYSINSLOT {slot}"));
+    assert_eq!(count.unwrap(), redis::Value::Int(1));
 
     cluster.end(owner, Signal::KILL);
     for number in 50..100 {

@@ -63,18 +63,17 @@ fn shown(lines: &[String]) -> Vec<Shown> {
     lines.iter().filter_map(one).collect()
 }
 
-#[test]
-fn a_cluster_on_one_machine_shows_timelines_also_when_its_owner_is_killed() {
+/// Starts a demonstration with these words more; `None`: there is no `nats-server` on this machine.
+fn demonstrate(graph: &TempFile, more: &[&str]) -> Option<Demonstration> {
     let Some(nats) = nats_servers::program() else {
         let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
-        writeln!(std::io::stderr(), "{text}").unwrap();
-        return;
+        let mut out = std::io::stderr();
+        writeln!(out, "{text}").unwrap();
+        return None;
     };
-    let _turn = Turn::take();
-    let graph = TempFile::new("1 2\n1 3\n2 3\n3 1\n");
     let mut command = program();
     command.args(["demo", "--cluster", "--port", "0", "--posts", "50", "--graph"]);
-    command.arg(&graph.path).arg("--nats-server").arg(nats);
+    command.arg(&graph.path).arg("--nats-server").arg(nats).args(more);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let (tells, lines) = channel();
     let out = BufReader::new(child.stdout.take().unwrap());
@@ -84,7 +83,48 @@ fn a_cluster_on_one_machine_shows_timelines_also_when_its_owner_is_killed() {
             .take_while(|line| tells.send(line.clone()).is_ok())
             .count()
     });
-    let mut demo = Demonstration { child, lines };
+    Some(Demonstration { child, lines })
+}
+
+/// How many keys are read through a port: as soon as there is an answer.
+fn count(prefix: &str, port: u16) -> i64 {
+    let began = Instant::now();
+    loop {
+        let mut client = connect(port);
+        match redis::cmd("PREFIX").arg(prefix).arg("COUNT").query::<Value>(&mut client) {
+            Ok(Value::Int(count)) => return count,
+            Ok(other) => panic!("{other:?}"),
+            Err(why) => assert!(began.elapsed() < 2 * PATIENCE, "{why}"),
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_cluster_of_several_shards_is_shown_with_what_each_node_owns() {
+    let _turn = Turn::take();
+    let graph = TempFile::new("1 2\n1 3\n2 3\n3 1\n");
+    let Some(demo) = demonstrate(&graph, &["--shards", "3"]) else { return };
+    let told = demo.until(&[" ready on "]);
+    for shard in 0..3 {
+        let owns = format!("owns shard {shard}");
+        assert_eq!(told.iter().filter(|line| line.ends_with(&owns)).count(), 1, "{told:#?}");
+    }
+    let line = told.iter().find(|line| line.contains("PREFIX 't|")).expect("a command");
+    let prefix = line.split('\'').nth(1).expect("a prefix");
+    let nodes = shown(&told);
+    let ports: Vec<u16> = nodes.iter().filter_map(|node| node.port).collect();
+    assert_eq!(ports.len(), 3, "{told:#?}");
+    let counts = ports.iter().map(|port| count(prefix, *port));
+    let counts: Vec<i64> = counts.collect();
+    assert!(counts[0] > 0 && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+}
+
+#[test]
+fn a_cluster_on_one_machine_shows_timelines_also_when_its_owner_is_killed() {
+    let _turn = Turn::take();
+    let graph = TempFile::new("1 2\n1 3\n2 3\n3 1\n");
+    let Some(mut demo) = demonstrate(&graph, &[]) else { return };
     let told = demo.until(&[" ready on "]);
     let processes = shown(&told);
     let nodes: Vec<&Shown> = processes.iter().filter(|one| one.port.is_some()).collect();
@@ -94,29 +134,16 @@ fn a_cluster_on_one_machine_shows_timelines_also_when_its_owner_is_killed() {
     // The commands that it shows are for a node that stands by.
     let line = told.iter().find(|line| line.contains("PREFIX 't|")).expect("a command");
     let prefix = line.split('\'').nth(1).expect("a prefix");
-    let read = |port: u16| {
-        let began = Instant::now();
-        loop {
-            let mut client = connect(port);
-            let asked = redis::cmd("PREFIX").arg(prefix).arg("COUNT").query::<Value>(&mut client);
-            match asked {
-                Ok(Value::Int(count)) => return count,
-                Ok(other) => panic!("{other:?}"),
-                Err(why) => assert!(began.elapsed() < 2 * PATIENCE, "{why}"),
-            }
-            sleep(Duration::from_millis(50));
-        }
-    };
     let port = other.port.expect("it has one");
     assert!(line.contains("redis-cli -p "), "{line}");
-    let count = read(port);
-    assert!(count > 0, "no timeline");
+    let before = count(prefix, port);
+    assert!(before > 0, "no timeline");
     assert!(
         told.iter()
             .any(|line| line.trim() == format!("kill -9 {}", owner.process.as_raw_nonzero()))
     );
     kill_process(owner.process, Signal::KILL).unwrap();
-    assert_eq!(read(port), count);
+    assert_eq!(count(prefix, port), before);
     // Another node takes over, and this one comes back, and stands by.
     let (name, is_back) = (&owner.name, format!("{} is started again, as process ", owner.name));
     let heard = demo.until(&[&format!("{name} has ended: signal: 9"), " owns the data", &is_back]);

@@ -356,11 +356,11 @@ fn a_node_starts_its_processes_again_and_ends_as_one() {
     assert!(why.contains("the process of shard 1 cannot begin"), "{why}");
     drop(taken);
     // Nor does one that cannot serve keep others from it: what it finds when it owns a shard, it has owned for a moment.
-    let http = free_runs(1, SHARDS)[0];
-    let taken = (http..http + SHARDS).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
+    let port = free_runs(1, SHARDS)[0];
+    let taken = (port..port + SHARDS).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
     let taken: Vec<_> = taken.collect::<Result<_, _>>().unwrap();
     let before = nodes.log(0).len();
-    nodes.begin(0, &["--http-port", &http.to_string()]);
+    nodes.begin(0, &["--memcached-port", &port.to_string()]);
     until("a process does not stand by", || {
         let log = nodes.log(0).split_off(before);
         (0..SHARDS).all(|shard| log.contains(&format!("node=\"{}/{shard}\"", name(0))))

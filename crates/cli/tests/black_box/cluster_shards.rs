@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     name: &'static str,
     /// A file with settings of all nodes, which are then found by a name.
     config: Option<PathBuf>,
+    /// Whether they speak HTTP.
+    tells: bool,
     _turn: Turn,
 }
 
@@ -37,6 +39,20 @@ impl Cluster {
     fn start() -> Option<Self> {
         let (nats, turn) = servers("always")?;
         Some(Self::start_among(&OF, nats, turn, free_ports(OF.len()), Vec::new()))
+    }
+
+    /// A cluster whose nodes are for these shards, and speak HTTP. `None`: there is no `nats-server` on this machine.
+    pub(crate) fn start_telling(of: &'static [usize]) -> Option<Self> {
+        let (nats, turn) = servers("always, max_file_store: 10GB")?;
+        let mut cluster = Self::of_nodes(of, nats, turn, free_ports(of.len()), Vec::new());
+        cluster.tells = true;
+        cluster.begin_all();
+        Some(cluster)
+    }
+
+    /// Where a node has said last that something is spoken.
+    pub(crate) fn said(&self, at: usize, what: &str) -> String {
+        self.nodes[at].as_ref().expect("it runs").address(what)
     }
 
     /// A cluster whose nodes are for these shards: the first ones own them, and the others stand by. Where there are links they are found by those.
@@ -63,7 +79,7 @@ impl Cluster {
         let nodes = of.iter().map(|_| None).collect();
         let folder = tempfile::tempdir().unwrap();
         let (name, config) = ("headwater", None);
-        Self { nats, links, folder, ports, nodes, of, name, config, _turn: turn }
+        Self { nats, links, folder, ports, nodes, of, name, config, tells: false, _turn: turn }
     }
 
     fn begin_all(&mut self) {
@@ -89,6 +105,9 @@ impl Cluster {
         let found_at = links.map_or(port, |links| links.node);
         let host = if self.config.is_some() { "localhost" } else { "127.0.0.1" };
         command.args(["--advertise", &format!("{host}:{found_at}")]);
+        if self.tells {
+            command.args(["--http-port", "0"]);
+        }
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
@@ -176,6 +195,69 @@ fn pairs(value: &redis::Value) -> BTreeMap<String, String> {
     all.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
 }
 
+fn integer(value: &redis::Value) -> u16 {
+    let redis::Value::Int(number) = value else { panic!("{value:?}") };
+    u16::try_from(*number).unwrap()
+}
+
+/// What Redis Cluster's clients ask owners for: the keys of a slot.
+fn keys_are_in_slots_of_their_owners(cluster: &Cluster) {
+    let in_slot = |at: usize, slot: u16, most: usize| {
+        let keys = cluster.ask(at, &format!("CLUSTER GETKEYSINSLOT {slot} {most}"));
+        let redis::Value::Array(keys) = keys else { panic!("{keys:?}") };
+        keys.iter().map(text).collect::<Vec<_>>()
+    };
+    for number in 0..10 {
+        // A key of a table is in the slot of what places it.
+        let (tag, derived) = (format!("{{c{number}}}"), format!("inslot|{{c{number}}}|1"));
+        let mut keys = [format!("{tag}a"), format!("{tag}b"), derived];
+        for key in &keys {
+            let _set = cluster.ask(0, &format!("SET {key} x"));
+        }
+        let slot = integer(&cluster.ask(0, &format!("CLUSTER KEYSLOT {tag}")));
+        let owner = usize::from(slot / 5464);
+        keys.sort();
+        for at in 0..SHARDS {
+            let count = integer(&cluster.ask(at, &format!("CLUSTER COUNTKEYSINSLOT {slot}")));
+            let mut found = in_slot(at, slot, 10);
+            found.sort();
+            let expected = if at == owner { &keys[..] } else { &[] };
+            assert_eq!((usize::from(count), &*found), (expected.len(), expected), "at {at}");
+        }
+        assert_eq!((in_slot(owner, slot, 2).len(), in_slot(owner, slot, 0).len()), (2, 0));
+    }
+    for (words, why) in [
+        ("COUNTKEYSINSLOT 16384", "no such slot"),
+        ("GETKEYSINSLOT -1 1", "no such slot"),
+        ("GETKEYSINSLOT 1 -1", "negative"),
+        ("COUNTKEYSINSLOT x", "not an integer"),
+    ] {
+        let refused = ask(&mut connect(cluster.ports[0]), &format!("CLUSTER {words}"));
+        let told = refused.unwrap_err().to_string();
+        assert!(told.contains(why), "{words}: {told}");
+    }
+}
+
+/// The epoch of a shard is that of its owner, whoever is asked.
+fn each_owner_is_shown_with_its_epoch(cluster: &Cluster) {
+    let field = |text: &str, name: &str| -> u64 {
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.expect("the field").parse().unwrap()
+    };
+    let epochs: Vec<u64> = (0..SHARDS)
+        .map(|at| field(&text(&cluster.ask(at, "INFO cluster")), "cluster_epoch:"))
+        .collect();
+    let state = text(&cluster.ask(0, "CLUSTER INFO"));
+    assert_eq!(field(&state, "cluster_current_epoch:"), *epochs.iter().max().unwrap());
+    assert_eq!(field(&state, "cluster_my_epoch:"), epochs[0]);
+    let nodes = text(&cluster.ask(0, "CLUSTER NODES"));
+    for (at, epoch) in epochs.iter().enumerate() {
+        let port = cluster.ports[at];
+        let line = nodes.lines().find(|line| line.contains(&format!(":{port}@0 "))).unwrap();
+        assert_eq!(line.split(' ').nth(6), Some(&*epoch.to_string()), "{nodes}");
+    }
+}
+
 #[test]
 fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     let Some(mut cluster) = Cluster::start() else { return };
@@ -220,6 +302,8 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     for at in 0..OF.len() {
         assert_eq!(slots(&cluster, at), expected, "node {at}");
     }
+    keys_are_in_slots_of_their_owners(&cluster);
+    each_owner_is_shown_with_its_epoch(&cluster);
     // One step of several shards is refused, and does nothing; what can be divided is.
     let mut client = connect(cluster.ports[0]);
     let several: Vec<String> = (0..60).map(|number| format!("p|{number:03}")).collect();

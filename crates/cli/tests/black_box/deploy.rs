@@ -1,6 +1,7 @@
 //! What `deploy/` has is right: the unit for systemd, and what Prometheus and Grafana are to ask.
 
-use crate::http::get;
+use crate::cluster_shards::Cluster;
+use crate::http::{get, get_at};
 use crate::shards_told::eventually;
 use crate::support::{Server, program};
 use redis::{Value, cmd};
@@ -11,6 +12,11 @@ use std::process::Command;
 
 fn file(name: &str) -> String {
     let path = format!("{}/../../deploy/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn document(name: &str) -> String {
+    let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -42,6 +48,31 @@ fn a_service_manager_is_told_when_the_server_is_ready() {
     }
 }
 
+/// What the owners of two shards tell, and one that stands by; `None`: there is no `nats-server` on this machine.
+fn figures_of_clusters() -> Option<String> {
+    let cluster = Cluster::start_telling(&[0, 1, 1])?;
+    let figures = || {
+        let nodes = (0..3).map(|at| get_at(&cluster.said(at, "HTTP on "), "GET /metrics"));
+        nodes.collect::<Result<Vec<_>, _>>().unwrap_or_default()
+    };
+    // The connection between the owners takes a moment.
+    eventually("the owners are connected", || {
+        let all = figures();
+        let up = "\nheadwater_cluster_link_up{shard=\"1\"} 1.0\n";
+        if all.iter().any(|answer| answer.contains(up)) { Ok(()) } else { Err(all.concat()) }
+    });
+    let all = figures().concat();
+    // What the documents name is there as well.
+    let of_documents: Vec<BTreeSet<String>> =
+        ["cluster.md", "operating.md"].iter().map(|name| names(&document(name))).collect();
+    let there = names(&all);
+    for name in of_documents.iter().flatten().filter(|it| it.starts_with("headwater_cluster_")) {
+        // `headwater_cluster_…` stands for all.
+        assert!(name == "headwater_cluster_" || there.contains(name), "{name} is not in\n{all}");
+    }
+    Some(all)
+}
+
 #[test]
 fn alerts_and_the_board_ask_for_figures_that_there_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,11 +91,15 @@ fn alerts_and_the_board_ask_for_figures_that_there_are() {
     ask(client, &["INCR", "n|1"]).unwrap();
     ask(client, &["GET", "n|1"]).unwrap();
     ask(client, &["GET"]).unwrap_err();
-    let answer = get(&server, "GET /metrics");
+    let mut answer = get(&server, "GET /metrics");
+    let of_cluster = figures_of_clusters();
+    let has_cluster = of_cluster.is_some();
+    answer.extend(of_cluster);
     let there = names(&answer);
     for (of, asked) in [("alerts", file("alerts.yml")), ("board", file("grafana.json"))] {
-        let asked = names(&asked);
+        let mut asked = names(&asked);
         assert!(asked.len() > 8, "{asked:?}");
+        asked.retain(|name| has_cluster || !name.starts_with("headwater_cluster_"));
         for name in &asked {
             assert!(there.contains(name), "the {of}: {name} is not in\n{answer}");
             // A name in a line of help is no sample.

@@ -333,7 +333,13 @@ fn info_has_what_clients_parse() {
         ] {
             assert_eq!(field(name), value, "{name}");
         }
-        for words in [&["CLUSTER", "SLOTS"][..], &["CLUSTER", "KEYSLOT", "k"], &["READONLY"]] {
+        for words in [
+            &["CLUSTER", "SLOTS"][..],
+            &["CLUSTER", "KEYSLOT", "k"],
+            &["CLUSTER", "COUNTKEYSINSLOT", "0"],
+            &["CLUSTER", "GETKEYSINSLOT", "0", "1"],
+            &["READONLY"],
+        ] {
             let told = cmd(words[0]).arg(&words[1..]).query::<Value>(client).unwrap_err();
             assert!(told.to_string().contains("cluster support disabled"), "{told}");
         }

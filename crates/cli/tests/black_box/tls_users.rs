@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 impl Authority {
     /// A certificate for whoever is called so.
-    fn issue_to(&self, name: &str) -> Identity {
+    pub(crate) fn issue_to(&self, name: &str) -> Identity {
         let made = identity(self.folder.path(), name);
         let mut openssl = Command::new("openssl");
         openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj"]);

@@ -19,6 +19,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "{\"workload\": \"twip\"",
         "the shape of a file; `black_box/bench.rs` reads such files",
     ),
+    (
+        "docs/cluster.md",
+        "livenessProbe:",
+        "a part of a manifest; `black_box/cluster_standby.rs` runs its commands",
+    ),
     ("docs/commands.md", "TABLE.SET name [BOUNDARY n]", "a syntax"),
     ("docs/concepts.md", "p|bob|0900      table p", "a picture of two keys"),
     ("docs/eviction.md", "worth = ", "formulas"),

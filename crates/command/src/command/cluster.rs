@@ -18,6 +18,13 @@ pub enum Cluster<'a> {
         /// The key.
         key: &'a [u8],
     },
+    /// The keys of this node that are in a slot.
+    KeysInSlot {
+        /// The slot.
+        slot: u16,
+        /// So many of them at most; `None`: how many there are.
+        most: Option<u64>,
+    },
     /// Says whether the connection wants reads of nodes that only follow: all is answered by the owner.
     Mode,
 }

@@ -91,6 +91,13 @@ pub enum Keys<'a> {
         /// The pattern.
         pattern: &'a [u8],
     },
+    /// The stored keys of this shard that are in a slot of Redis Cluster.
+    InSlot {
+        /// The slot.
+        slot: u16,
+        /// So many of them at most; `None`: how many there are.
+        most: Option<u64>,
+    },
     /// Some of the stored keys, to be continued.
     Scan {
         /// Where to continue; 0 starts.

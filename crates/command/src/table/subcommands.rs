@@ -3,6 +3,7 @@
 use super::{Flags, Group, Id, KeyArgs, Spec};
 
 const READ: Flags = Flags::READONLY;
+const STALE: Flags = Flags::STALE;
 const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
 const CHANNEL_FACT: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE);
 const OWN: Flags = Flags::NOSCRIPT.and(Flags::LOADING).and(Flags::STALE);
@@ -226,6 +227,12 @@ pub(super) static CLUSTER: &[Spec] = &[
     sub!(ClusterKeySlot "cluster" "keyslot" 3, ALWAYS, KeyArgs::NONE, Cluster, "3.0.0",
         "key",
         "The slot of a key."),
+    sub!(ClusterCountKeysInSlot "cluster" "countkeysinslot" 3, STALE, KeyArgs::NONE, Cluster, "3.0.0",
+        "slot",
+        "How many keys of this node are in a slot."),
+    sub!(ClusterGetKeysInSlot "cluster" "getkeysinslot" 4, STALE, KeyArgs::NONE, Cluster, "3.0.0",
+        "slot count",
+        "Some keys of this node that are in a slot."),
     sub!(ClusterHelp "cluster" "help" 2, ALWAYS, KeyArgs::NONE, Cluster, "5.0.0",
         "",
         "These lines."),

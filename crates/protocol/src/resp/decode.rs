@@ -65,7 +65,7 @@ fn decode_by_family<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'
         Group::Range | Group::Join => ranges::decode(spec, args),
         Group::Table | Group::Source => tables::decode(spec, args),
         Group::Shard => shards::decode(spec, args),
-        Group::Cluster => Ok(cluster::decode(spec, args)),
+        Group::Cluster => cluster::decode(spec, args),
         Group::Flow => flows::decode(spec, args),
         Group::Function => functions::decode(spec, args),
         Group::PubSub => pubsub::decode(spec, args),

@@ -42,7 +42,7 @@ struct Open {
     busy: Busy,
 }
 
-/// Serves `routes` on a thread of its own until the process ends.
+/// Serves `routes` on a thread of its own until `closes`, when all of its connections end as well.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started, or the listener cannot be used.
@@ -51,7 +51,8 @@ pub(super) fn start(
     settings: &Http,
     certificates: Option<Certificates>,
     routes: Router,
-) -> io::Result<()> {
+    closes: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<std::thread::JoinHandle<()>> {
     listener.set_nonblocking(true)?;
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let listener = {
@@ -67,10 +68,14 @@ pub(super) fn start(
         .max_buf_size(settings.http_header_bytes_max);
     let manner = Manner { patience, server, routes, certificates };
     let serve = accept(listener, most, manner);
-    std::thread::Builder::new()
-        .name(String::from("http"))
-        .spawn(move || runtime.block_on(serve))?;
-    Ok(())
+    let serve = async move {
+        tokio::select! {
+            () = serve => {}
+            () = closes => {}
+        }
+    };
+    // What has been spawned ends with the runtime.
+    std::thread::Builder::new().name(String::from("http")).spawn(move || runtime.block_on(serve))
 }
 
 /// How connections are served.

@@ -11,6 +11,7 @@
 //! - `token`: what proves who may have figures.
 //! - `api`: what programs and pages ask (`/v1`): `keys`, `ranges`, `watches`, `state`, `trials`; `origins` says whose pages may.
 //! - `page`: the page at `/`.
+//! - `standby`: what a node of a cluster answers while it stands by.
 //! - `inner`: sessions within the process; `query`, `body`, `json`, `problem`: what goes in and comes out.
 //! - `hosts`: the names by which the port may be asked.
 
@@ -28,12 +29,14 @@ mod problem;
 mod query;
 mod ranges;
 mod routes;
+mod standby;
 mod state;
 mod token;
 mod trials;
 mod watches;
 
 pub(crate) use metrics::{Kind, Metric};
+pub(crate) use standby::{StandbyListener, StandbyVitals};
 
 use crate::tls::{Arrivals, Certificates};
 use crate::users::UserRegistry;
@@ -49,8 +52,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Most who may wait for the loop: a stuck one is not asked for ever.
 const WAITING_MAX: usize = 256;
 
+/// How the process does.
+#[derive(Clone, Debug)]
+pub(crate) struct Vitals {
+    /// Its figures.
+    pub(crate) metrics: Vec<Metric>,
+    /// Why clients should not be sent here now; `None`: they may be.
+    pub(crate) unready: Option<String>,
+}
+
 /// Somebody asks how the server does.
-pub(crate) struct Probe(oneshot::Sender<Vec<Metric>>);
+pub(crate) struct Probe(oneshot::Sender<Vitals>);
 
 impl Probe {
     /// Whether whoever asked still waits.
@@ -59,9 +71,9 @@ impl Probe {
     }
 
     /// Tells it.
-    pub(crate) fn answer(self, metrics: Vec<Metric>) {
+    pub(crate) fn answer(self, vitals: Vitals) {
         // Who asked may have lost patience.
-        let _ = self.0.send(metrics);
+        let _ = self.0.send(vitals);
     }
 }
 
@@ -95,7 +107,7 @@ impl Probes {
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let ring: Arc<dyn Fn() + Send + Sync> = Arc::new(ring);
-        let asker = Asker { probes: self.sender.clone(), ring: ring.clone() };
+        let asker = Asker::Loop { probes: self.sender.clone(), ring: ring.clone() };
         let connector = inner::InnerConnector::new(arrivals, ring);
         let routes = routes::all(
             asker,
@@ -103,25 +115,32 @@ impl Probes {
             hosts::Hosts::new(&settings.http_hosts),
             token::Proofs { token: token::Token::new(&settings.http_token), users },
         );
-        listener::start(listener, settings, certificates, routes)
+        listener::start(listener, settings, certificates, routes, std::future::pending())
             .map_err(|error| error.to_string())?;
         Ok(address)
     }
 }
 
-/// Asks the loop.
+/// Asks whoever can tell how the process does.
 #[derive(Clone)]
-struct Asker {
-    probes: SyncSender<Probe>,
-    ring: Arc<dyn Fn() + Send + Sync>,
+enum Asker {
+    /// The loop that serves clients.
+    Loop { probes: SyncSender<Probe>, ring: Arc<dyn Fn() + Send + Sync> },
+    /// What the thread that follows the log has told last.
+    Standby(StandbyVitals),
 }
 
 impl Asker {
-    /// The figures, unless the loop does not answer.
-    async fn figures(&self) -> Option<Vec<Metric>> {
-        let (sender, receiver) = oneshot::channel();
-        self.probes.try_send(Probe(sender)).ok()?;
-        (self.ring)();
-        tokio::time::timeout(PATIENCE, receiver).await.ok()?.ok()
+    /// How the process does, unless nobody says so.
+    async fn vitals(&self) -> Option<Vitals> {
+        match self {
+            Self::Loop { probes, ring } => {
+                let (sender, receiver) = oneshot::channel();
+                probes.try_send(Probe(sender)).ok()?;
+                ring();
+                tokio::time::timeout(PATIENCE, receiver).await.ok()?.ok()
+            }
+            Self::Standby(vitals) => (vitals.0)(),
+        }
     }
 }

@@ -2,15 +2,16 @@
 //!
 //! Nothing but a few routes of the interface for programs takes a body: elsewhere a request that announces one is refused before any of it is read.
 
-use super::Asker;
 use super::api::{self, Api};
 use super::hosts::Hosts;
 use super::token::Proofs;
+use super::{Asker, Vitals};
 use super::{metrics, page};
 use crate::log::event;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
+use axum::handler::Handler;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -18,17 +19,30 @@ use axum::routing::get;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// All routes, for requests to these hosts.
-pub(super) fn all(asker: Asker, api: Api, hosts: Hosts, proofs: Proofs) -> Router {
-    let signs = Router::new()
+/// What operators and their programs ask; anything that nobody answers goes to `fallback`.
+fn signs<H, T>(asker: Asker, proofs: Proofs, fallback: H) -> Router
+where
+    H: Handler<T, Asker>,
+    T: 'static,
+{
+    Router::new()
         .route("/metrics", get(figures).layer(from_fn_with_state(proofs, prove)))
         .route("/healthz", get(sign_of_life))
-        .route("/readyz", get(sign_of_life))
-        .fallback(nothing)
+        .route("/readyz", get(readiness))
+        .fallback(fallback)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn(refuse_body))
-        .with_state(asker);
-    signs
+        .with_state(asker)
+}
+
+/// The routes of a node that stands by, for requests to these hosts.
+pub(super) fn of_standby(asker: Asker, hosts: Hosts, proofs: Proofs) -> Router {
+    signs(asker, proofs, stands_by).layer(from_fn_with_state(hosts, admit))
+}
+
+/// All routes, for requests to these hosts.
+pub(super) fn all(asker: Asker, api: Api, hosts: Hosts, proofs: Proofs) -> Router {
+    signs(asker, proofs, nothing)
         .merge(page::routes())
         .merge(api::routes(api))
         .layer(from_fn(api::challenge))
@@ -73,16 +87,27 @@ async fn prove(State(proofs): State<Proofs>, request: Request, next: Next) -> Re
 }
 
 async fn figures(State(asker): State<Asker>) -> Response {
-    let Some(figures) = asker.figures().await else { return stuck() };
-    match metrics::encode(figures) {
+    let Some(vitals) = asker.vitals().await else { return stuck() };
+    match metrics::encode(vitals.metrics) {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => say(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
     }
 }
 
 async fn sign_of_life(State(asker): State<Asker>) -> Response {
-    match asker.figures().await {
+    match asker.vitals().await {
         Some(_) => say(StatusCode::OK, "ok\n"),
+        None => stuck(),
+    }
+}
+
+/// Whether clients may be sent here.
+async fn readiness(State(asker): State<Asker>) -> Response {
+    match asker.vitals().await {
+        Some(Vitals { unready: None, .. }) => say(StatusCode::OK, "ok\n"),
+        Some(Vitals { unready: Some(why), .. }) => {
+            say(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
+        }
         None => stuck(),
     }
 }
@@ -95,10 +120,15 @@ async fn nothing() -> Response {
     say(StatusCode::NOT_FOUND, "there are /, /v1/…, /metrics, /healthz and /readyz\n")
 }
 
+async fn stands_by() -> Response {
+    let text = "this node of a cluster stands by: it has /metrics, /healthz and /readyz; ask the owner of its shard for anything else\n";
+    say(StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
 async fn not_allowed() -> Response {
     say(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed here\n")
 }
 
-fn say(status: StatusCode, text: &'static str) -> Response {
-    (status, [(header::CONTENT_TYPE, TEXT)], Body::from(text)).into_response()
+fn say(status: StatusCode, text: impl Into<Body>) -> Response {
+    (status, [(header::CONTENT_TYPE, TEXT)], text.into()).into_response()
 }

@@ -1,7 +1,7 @@
 //! The store of a node of a cluster: a copy of the log, which a server uses where the node owns the shard.
 
 use super::options::options;
-use super::{EmbeddedStore, folder_of};
+use super::{EmbeddedStore, USER, folder_of};
 use crate::replicated::{LeaseStats, ReplicaEnd};
 use headwater_base::Shard;
 use headwater_base::source::{News, Sink};
@@ -53,6 +53,16 @@ pub(crate) fn open_copy(config: &Config) -> Result<Store, ConfigError> {
     let opened =
         Store::open_with(&folder, options, Feed::Follows, Arc::new(Nobody), Box::new(|| {}));
     opened.map(|(store, _)| store).map_err(|why| described(config, &why))
+}
+
+/// Has the settings say which users clients have set, as this copy has them.
+///
+/// # Errors
+/// They cannot be read.
+pub(crate) fn read_users(copy: &Store, config: &mut Config) -> Result<(), String> {
+    let all = copy.definitions()?.into_iter().filter(|it| it.kind == USER);
+    config.kept_users = all.map(|it| (it.name, it.text)).collect();
+    Ok(())
 }
 
 /// Whether the folder ends where the log was followed to.

@@ -1,7 +1,9 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
+use super::notices::Notices;
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
+use super::standby::{Standby, StandbyStage, StandbyState, StandbyUsers};
 use super::{Lease, LinkEnd, MemoryShare, snapshots};
 use crate::log::{self, event};
 use headwater_config::{Config, ConfigError};
@@ -106,6 +108,12 @@ pub(super) struct Driver {
     node: Owner,
     /// The owner of this shard, if that is another node.
     owner: Option<Owner>,
+    /// What the key of the owner had when it was looked at last, and since when.
+    owner_seen: (Revision, Monotonic),
+    /// What is told over HTTP until the server does, and who may ask.
+    standby: Standby,
+    users: Option<StandbyUsers>,
+    notices: Notices,
     shard: u32,
     stream: String,
     snapshots: Snapshots,
@@ -158,7 +166,11 @@ impl Driver {
         settings: JetStreamSettings,
         (copy, folder): (Store, PathBuf),
         told: Sender<Told>,
-        (lease, memory): (Arc<Lease>, MemoryShare),
+        (lease, memory, (standby, users)): (
+            Arc<Lease>,
+            MemoryShare,
+            (Standby, Option<StandbyUsers>),
+        ),
     ) -> Result<Self, ConfigError> {
         let refuse =
             |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
@@ -221,6 +233,10 @@ impl Driver {
             replica: Replica::new(config, from, REPLICA_TAGS),
             node,
             owner: None,
+            owner_seen: (Revision(0), Monotonic(0)),
+            standby,
+            users,
+            notices: Notices::default(),
             shard,
             stream,
             snapshots: Snapshots::new(
@@ -252,6 +268,7 @@ impl Driver {
         says: &Sender<Event>,
         owners: &watch::Sender<Vec<OwnerSeen>>,
     ) {
+        self.standby.enter(StandbyStage::Follows);
         loop {
             let first = tells.recv_timeout(TICK).ok();
             let now = monotonic();
@@ -269,7 +286,7 @@ impl Driver {
                     stop_for_good(&why.to_string());
                 }
                 self.look_whether_drained(&answer, now);
-                self.look_who_owns(&answer);
+                self.look_who_owns(&answer, now);
                 self.others.answered(&answer, now);
                 let known = (self.objects.extent(), self.replica.position());
                 for effect in self.snapshots.answered(&answer, known, now) {
@@ -300,6 +317,31 @@ impl Driver {
                 due.into_iter().for_each(|effect| self.snapshot(effect));
             }
             self.publish();
+            self.note_standby(owners, now);
+        }
+    }
+
+    /// Notes what is told over HTTP, as long as the node stands by.
+    fn note_standby(&mut self, owners: &watch::Sender<Vec<OwnerSeen>>, now: Monotonic) {
+        let Some(copy) = &self.copy else { return };
+        let times = LeaseTimes::default();
+        let since = self.owner_seen.1;
+        let owner_is_heard = self.owner.is_some() && now.since(since) < times.claim_millis;
+        let is_another = |it: &OwnerSeen| u32::from(it.shard) != self.shard;
+        let facts = StandbyState {
+            owner: self.owner.as_ref().map(|owner| (owner.epoch.0, since)),
+            owner_is_heard,
+            forwards: owner_is_heard || owners.borrow().iter().any(is_another),
+            read: self.replica.read_last(),
+            at_end: self.replica.was_at_end(),
+            lag_records: self.replica.lag_records(),
+            writes: self.heartbeat.writable_since().is_some(),
+            drained: self.drained,
+        };
+        let unready = self.standby.note(facts, now);
+        self.notices.of_standby(unready.as_deref(), owner_is_heard, now);
+        if let Some(users) = &mut self.users {
+            users.look(copy, self.followed, now);
         }
     }
 
@@ -362,6 +404,7 @@ impl Driver {
 
     /// The log begins behind what the folder has: the folder is made anew of the newest snapshot.
     fn load(&mut self, stop: &StopReason) -> ! {
+        self.standby.enter(StandbyStage::Loads);
         // The store is closed with it.
         if self.copy.take().is_none() {
             stop_for_good(&stop.to_string());
@@ -421,10 +464,13 @@ impl Driver {
     }
 
     /// Learns from an answer to the replica's looking at the key who owns this shard.
-    fn look_who_owns(&mut self, answer: &BucketAnswer) {
+    fn look_who_owns(&mut self, answer: &BucketAnswer, now: Monotonic) {
         let BucketAnswer::Get { tag, entry: Some((revision, value)) } = answer else { return };
         if !(REPLICA_TAGS..SNAPSHOT_TAGS).contains(tag) {
             return;
+        }
+        if self.owner_seen.0 != *revision {
+            self.owner_seen = (*revision, now);
         }
         let found = (*revision != Revision(0)).then(|| Owner::decode(value).ok()).flatten();
         self.owner = found.filter(|found| !found.released && found.node != self.node.node);
@@ -511,7 +557,13 @@ impl Driver {
         }
         let bytes = self.replica.unacknowledged_bytes() as u64;
         self.lease.unacknowledged_bytes.store(bytes, Ordering::Relaxed);
+        self.lease.unacknowledged_records.store(self.appended.len() as u64, Ordering::Relaxed);
         let until = self.replica.answers_until().map_or(0, |until| until.0);
+        if until > 0 {
+            let renewed = until - LeaseTimes::default().lease_millis;
+            self.lease.renewed.store(renewed, Ordering::Relaxed);
+            self.notices.of_lease(now.0.saturating_sub(renewed));
+        }
         let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
         let Some(store) = &self.store else { return };
         let bytes = self.memory.0.bytes();

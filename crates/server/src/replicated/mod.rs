@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), what it tells over HTTP (`standby`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -18,14 +18,17 @@ mod driver;
 mod forward;
 mod linked;
 mod memory;
+mod notices;
 mod others;
 mod settings;
 mod snapshots;
+mod standby;
 
 pub(crate) use linked::LinkedShard;
 pub use memory::MemoryShare;
 pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};
 pub(crate) use settings::{SETTINGS_KEY, read as read_settings};
+pub(crate) use standby::{LEASE_AGE, Standby, owner_metric};
 
 use crate::log::{self, event};
 use crate::shards::links::{LinkedOwners, Secret};
@@ -38,6 +41,7 @@ use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, Room
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
+use standby::StandbyStage;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,28 +68,41 @@ struct Lease {
     epoch: AtomicU64,
     /// Whether this node is to give the shard up, for now or because it is drained: its server ends in the orderly way.
     leaves: AtomicBool,
-    /// Bytes that were appended and are not acknowledged.
+    /// When the last renewal was sent that has succeeded; 0: none has.
+    renewed: AtomicU64,
+    /// Bytes and records that were appended and are not acknowledged.
     unacknowledged_bytes: AtomicU64,
+    unacknowledged_records: AtomicU64,
     /// Snapshots that this owner has stored, and that it has failed to.
     snapshots_taken: AtomicU64,
     snapshots_failed: AtomicU64,
 }
 
 /// What is known of the node that owns the shard.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LeaseStats {
+    /// The shard.
+    pub(crate) shard: u16,
     /// The epoch in which it owns the shard.
     pub(crate) epoch: u64,
     /// How long it may answer without another renewal, in milliseconds.
     pub(crate) answers_millis: u64,
+    /// How long ago the last renewal was sent that has succeeded, in milliseconds.
+    pub(crate) age_millis: u64,
     /// Bytes that were appended to the log and are not acknowledged.
     pub(crate) unacknowledged_bytes: u64,
+    /// The records that they are.
+    pub(crate) unacknowledged_records: u64,
     /// Bytes that the log had a moment ago.
     pub(crate) log_bytes: u64,
     /// Snapshots that this owner has stored.
     pub(crate) snapshots_taken: u64,
     /// Snapshots that it has failed to store.
     pub(crate) snapshots_failed: u64,
+    /// Which part of its room the fullest NATS server has left; `None`: that is not known.
+    pub(crate) nats_left: Option<f64>,
+    /// The other shards, and whether they have owners, as far as that is known.
+    pub(crate) others: Vec<(u16, bool)>,
 }
 
 /// What the server needs for the owners of other shards.
@@ -102,6 +119,7 @@ pub(crate) struct LinkEnd {
 /// The server's end of its replica.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplicaEnd {
+    shard: u16,
     lease: Arc<Lease>,
     told: Sender<Told>,
     nodes: NodesSeen,
@@ -110,6 +128,7 @@ pub(crate) struct ReplicaEnd {
     snapshots: JetStreamSnapshots,
     links: LinkEnd,
     memory: MemoryShare,
+    standby: Standby,
 }
 
 impl ReplicaEnd {
@@ -128,6 +147,11 @@ impl ReplicaEnd {
         self.lease.leaves.load(Ordering::Acquire)
     }
 
+    /// What the process has told over HTTP until now.
+    pub(crate) fn standby(&self) -> &Standby {
+        &self.standby
+    }
+
     /// What of its node's memory the process may take.
     pub(crate) fn memory(&self) -> &MemoryShare {
         &self.memory
@@ -141,13 +165,20 @@ impl ReplicaEnd {
     /// What those who operate the cluster look at.
     pub(crate) fn facts(&self) -> LeaseStats {
         let until = self.lease.answers_until.load(Ordering::Acquire);
+        let (now, renewed) = (monotonic().0, self.lease.renewed.load(Ordering::Relaxed));
+        let others = (0..self.links.known.shards()).filter(|shard| *shard != self.shard);
         LeaseStats {
+            shard: self.shard,
             epoch: self.epoch(),
-            answers_millis: until.saturating_sub(monotonic().0),
+            answers_millis: until.saturating_sub(now),
+            age_millis: now.saturating_sub(renewed),
+            unacknowledged_records: self.lease.unacknowledged_records.load(Ordering::Relaxed),
             unacknowledged_bytes: self.lease.unacknowledged_bytes.load(Ordering::Relaxed),
             log_bytes: self.snapshots.extent().bytes,
             snapshots_taken: self.lease.snapshots_taken.load(Ordering::Relaxed),
             snapshots_failed: self.lease.snapshots_failed.load(Ordering::Relaxed),
+            nats_left: self.room.part_left(),
+            others: others.map(|shard| (shard, self.is_owned(shard))).collect(),
         }
     }
 
@@ -163,6 +194,11 @@ impl ReplicaEnd {
         let others = of_shard.map(|node| (node.node, node.address));
         let is_other = |node: &(String, String)| owner.as_ref().is_none_or(|it| it.0 != node.0);
         owner.iter().cloned().chain(others.filter(is_other)).collect()
+    }
+
+    /// The epoch of another shard's owner; 0: none is known.
+    pub(crate) fn epoch_of(&self, shard: u16) -> u64 {
+        self.links.known.epoch(shard)
     }
 
     /// Whether another shard has an owner, as far as that is known.
@@ -234,6 +270,7 @@ impl ClusterNode {
         let signals = signals::listen(&[Signal::HUP])?;
         let mut config = config.clone();
         crate::shards::settle(&mut config)?;
+        config.read_secrets()?;
         config.check()?;
         if config.has_shard_processes() {
             let shards = config.listen.shards;
@@ -242,19 +279,32 @@ impl ClusterNode {
             )));
         }
         let settings = jetstream_settings(&config.cluster);
+        let (standby, users) = Standby::begin(&config)?;
         let store = keeping::open_copy(&config)?;
         let (told, tells) = channel();
         let (says, events) = channel();
         let (lease, tells_end) = (Arc::<Lease>::default(), told.clone());
         let (says_owners, owners) = watch::channel(Vec::new());
         let folder = keeping::copy_folder(&config)?;
-        let (shared, share) = ((lease.clone(), memory.clone()), memory);
+        let (shared, share) = ((lease.clone(), memory.clone(), (standby.clone(), users)), memory);
         let driver = Driver::new(&config, settings, (store, folder), told, shared)?;
         let (nodes, room) = (driver.nodes.clone(), driver.room.clone());
         let (snapshots, no_room) = (driver.objects.clone(), Arc::from(NO_ROOM));
         let links = driver.links.clone();
         let told = tells_end;
-        let end = ReplicaEnd { lease, told, nodes, room, no_room, snapshots, links, memory: share };
+        let (shard, memory) = (config.cluster.shard(), share);
+        let end = ReplicaEnd {
+            shard,
+            lease,
+            told,
+            nodes,
+            room,
+            no_room,
+            snapshots,
+            links,
+            memory,
+            standby,
+        };
         let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &says_owners);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);
@@ -285,6 +335,18 @@ impl ClusterNode {
         self.forwarding.as_ref().map(|it| it.addresses.clone()).unwrap_or_default()
     }
 
+    /// Where it speaks HTTP, if it does.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.end.standby.http()
+    }
+
+    /// Where it speaks HTTP over TLS.
+    #[must_use]
+    pub fn https_addresses(&self) -> &[SocketAddr] {
+        self.end.standby.https()
+    }
+
     /// Waits until this node owns the shard. Nobody is forwarded from then on, and the folder is free for a server.
     ///
     /// # Errors
@@ -293,6 +355,7 @@ impl ClusterNode {
         let Event::Owns(copy, followed) = loop {
             if self.signals.pending().next().is_some() {
                 log::reopen();
+                self.end.standby.reload_certificates();
                 self.is_to_reload = true;
             }
             match self.events.recv_timeout(SIGNALS_LOOK) {
@@ -309,6 +372,7 @@ impl ClusterNode {
             "owns",
             "the node has the lease, and all of the log: it becomes the server"
         );
+        self.end.standby.enter(StandbyStage::Begins);
         drop(copy);
         self.followed = followed;
         drop(self.forwarding.take());
@@ -325,6 +389,7 @@ impl ClusterNode {
         if let Some(bytes) = self.end.memory.bytes() {
             config.memory.max = Size(bytes);
         }
+        self.end.standby.hand_on_ports(&mut config);
         keeping::check_copy(&config, self.followed)?;
         let server = Server::bind_behind(config, Some(self.end.clone()))?;
         // From here on these signals have the server end, which forgets them then.

@@ -74,6 +74,17 @@ impl KnownOwners {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The epoch of a shard's owner; 0: none is known.
+    pub(crate) fn epoch(&self, shard: u16) -> u64 {
+        let all = self.lock();
+        all.get(usize::from(shard)).and_then(Option::as_ref).map_or(0, |owner| owner.epoch.0)
+    }
+
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> u16 {
+        self.lock().len() as u16
+    }
+
     /// The name and the address of a shard's owner.
     pub(crate) fn of(&self, shard: u16) -> Option<(String, String)> {
         let all = self.lock();

@@ -9,7 +9,7 @@ use core::fmt::Write;
 use headwater_base::Shard;
 use headwater_base::hash::stable_hash;
 use headwater_base::slots::{SLOTS, slot_of};
-use headwater_command::{Cluster, Reply};
+use headwater_command::{Args, Cluster, Data, Keys, Reply, Spec};
 
 /// What is answered without a cluster, in Redis's words.
 const DISABLED: &str = "This instance has cluster support disabled";
@@ -71,6 +71,8 @@ struct ShownShard {
     slots: (u16, u16),
     /// Whether this node owns the shard.
     own: bool,
+    /// The epoch of its owner.
+    epoch: u64,
     /// Its nodes, the owner first.
     nodes: Vec<ShownNode>,
 }
@@ -97,14 +99,37 @@ impl ShardService {
             } else {
                 Vec::new()
             };
-            Some(ShownShard { slots, own: shard == own, nodes })
+            let epoch = if shard == own { replica.epoch() } else { replica.epoch_of(shard) };
+            Some(ShownShard { slots, own: shard == own, epoch, nodes })
         };
         let shards = (0..self.settings.config.listen.shards.number()).filter_map(shard);
         Some(shards.filter(|shard| !shard.nodes.is_empty()).collect())
     }
 
+    /// Whether a slot is one of this node's.
+    fn has_slot(&self, slot: u16) -> bool {
+        let own = Shard(self.settings.config.cluster.shard());
+        let slots = self.node.engine().placement().map(|placement| placement.slots(own));
+        self.stores.is_clustered()
+            && slots
+                .is_none_or(|own| own.is_some_and(|(first, last)| (first..=last).contains(&slot)))
+    }
+
     /// Executes a command about the cluster.
-    pub(super) fn cluster(&self, command: &Cluster<'_>, work: &mut Turn<'_>) -> Flow {
+    pub(super) fn cluster(
+        &mut self,
+        spec: &'static Spec,
+        command: &Cluster<'_>,
+        args: Args<'_>,
+        work: &mut Turn<'_>,
+    ) -> Flow {
+        if let &Cluster::KeysInSlot { slot, most } = command
+            && self.has_slot(slot)
+        {
+            let data = Data::Keys(Keys::InSlot { slot, most });
+            let outcome = self.execute_data(spec, &data, work);
+            return self.go_on_with(outcome, &data, args, work);
+        }
         let Some(shards) = self.shown_shards() else {
             encoder(work).error("ERR", format_args!("{DISABLED}"));
             return Flow::Next;
@@ -135,7 +160,7 @@ impl ShardService {
                     }
                 }
             }
-            Cluster::Nodes => out.verbatim(*b"txt", self.stores.node_lines(&shards).as_bytes()),
+            Cluster::Nodes => out.verbatim(*b"txt", Stores::node_lines(&shards).as_bytes()),
             Cluster::Info => out.verbatim(*b"txt", self.stores.cluster_info(&shards).as_bytes()),
             Cluster::MyId => {
                 let own = shards.iter().find(|shard| shard.own);
@@ -143,6 +168,9 @@ impl ShardService {
                 out.bulk(id.as_bytes());
             }
             Cluster::KeySlot { key } => out.integer(i64::from(slot_of(key))),
+            // The slot is another shard's.
+            Cluster::KeysInSlot { most: None, .. } => out.integer(0),
+            Cluster::KeysInSlot { .. } => out.array(0),
             Cluster::Mode => out.ok(),
         }
         Flow::Next
@@ -164,9 +192,9 @@ impl Stores {
         self.keeping.as_ref().and_then(|it| it.lease()).map_or(0, |lease| lease.epoch)
     }
 
-    fn node_lines(&self, shards: &[ShownShard]) -> String {
-        let (mut text, epoch) = (String::new(), self.epoch());
-        for ShownShard { slots: (first, last), own, nodes } in shards {
+    fn node_lines(shards: &[ShownShard]) -> String {
+        let mut text = String::new();
+        for ShownShard { slots: (first, last), own, epoch, nodes } in shards {
             let owner = nodes.first().map_or("-", |node| &node.id);
             for (at, ShownNode { id, host, port }) in nodes.iter().enumerate() {
                 let myself = if *own { "myself," } else { "" };
@@ -185,6 +213,8 @@ impl Stores {
 
     fn cluster_info(&self, shards: &[ShownShard]) -> String {
         let (slots, epoch) = (u64::from(SLOTS), self.epoch());
+        // Each shard has epochs of its own.
+        let greatest = shards.iter().map(|shard| shard.epoch).max().unwrap_or(epoch);
         let of_shard =
             |ShownShard { slots: (first, last), .. }: &ShownShard| u64::from(last - first) + 1;
         let owned: u64 = shards.iter().map(of_shard).sum();
@@ -197,7 +227,7 @@ impl Stores {
             ("cluster_slots_fail", slots - owned),
             ("cluster_known_nodes", shards.iter().map(|shard| shard.nodes.len() as u64).sum()),
             ("cluster_size", shards.len() as u64),
-            ("cluster_current_epoch", epoch),
+            ("cluster_current_epoch", greatest),
             ("cluster_my_epoch", epoch),
         ] {
             _ = write!(text, "{name}:{number}\r\n");

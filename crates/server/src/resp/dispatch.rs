@@ -269,7 +269,7 @@ impl ShardService {
             Command::PubSub(command) => self.pub_sub(command, work),
             Command::RangeWatch(command) => self.range_watch(command, args, work),
             Command::Transaction(command) => self.transaction(command, args, work),
-            Command::Cluster(command) => self.cluster(command, work),
+            Command::Cluster(command) => self.cluster(spec, command, args, work),
             Command::Sharding(command) => self.sharding(command, args, work),
             Command::Server(command) => self.server(command, args, work),
             Command::Acl(command) => self.acl(command, work),

@@ -234,20 +234,7 @@ impl ShardService {
         if !self.settings.config.tls.is_on() {
             return;
         }
-        match self.load_certificates(&self.settings.config) {
-            Ok(()) => {
-                event!(info, "server", "tls_reloaded", "SIGHUP: certificates were loaded anew");
-            }
-            Err(why) => {
-                event!(
-                    error,
-                    "server",
-                    "tls_reload_failed",
-                    why,
-                    "SIGHUP: the certificates that were there stay"
-                );
-            }
-        }
+        self.admission.entrance.common.certificates.reload(&self.settings.config.tls);
     }
 }
 

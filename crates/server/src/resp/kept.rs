@@ -65,7 +65,9 @@ impl ShardService {
         line(out, "cluster_node", &self.settings.config.cluster.cluster_node);
         line(out, "cluster_epoch", lease.epoch);
         line(out, "cluster_lease_milliseconds", lease.answers_millis);
+        line(out, "cluster_lease_age_milliseconds", lease.age_millis);
         line(out, "cluster_unacknowledged_bytes", lease.unacknowledged_bytes);
+        line(out, "cluster_unacknowledged_records", lease.unacknowledged_records);
         line(out, "cluster_log_bytes", lease.log_bytes);
         line(out, "cluster_snapshots_taken", lease.snapshots_taken);
         line(out, "cluster_snapshots_failed", lease.snapshots_failed);

@@ -7,7 +7,8 @@ use super::ShardService;
 use super::session::Session;
 use super::stats::all_specs;
 use crate::connections::Connections;
-use crate::http::{Kind, Metric, Probe};
+use crate::http::{Kind, Metric, Probe, Vitals};
+use crate::replicated::{LEASE_AGE, LeaseStats, owner_metric};
 use crate::resp::parts::Figures;
 use crate::resp::parts::Stores;
 use crate::shards::ShardMessage;
@@ -43,8 +44,9 @@ impl ShardService {
             return;
         }
         let metrics = self.metrics(connections.open());
+        let unready = self.stores.unready();
         let Some(shards) = &mut self.others.shards else {
-            answer_all(probes, metrics);
+            answer_all(probes, &Vitals { metrics, unready });
             return;
         };
         let (me, all) = (shards.me, shards.outbox.of_process());
@@ -54,7 +56,7 @@ impl ShardService {
             missing += 1;
         }
         if missing == 0 {
-            answer_all(probes, metrics);
+            answer_all(probes, &Vitals { metrics, unready });
             return;
         }
         self.figures.probing = Some(Probing { probes, metrics, missing });
@@ -177,8 +179,23 @@ impl ShardService {
         metrics.push(labelled("table_keys", "Keys of a table", Gauge, keys.collect()));
         self.source_metrics(&mut metrics);
         self.stores.data_metrics(&mut metrics);
+        self.link_metrics(&mut metrics);
         self.flow_metrics(&mut metrics);
         metrics
+    }
+
+    /// How this shard of a cluster is linked to the others.
+    fn link_metrics(&self, metrics: &mut Vec<Metric>) {
+        let Some(shards) = &self.others.shards else { return };
+        if !shards.outbox.are_apart() {
+            return;
+        }
+        let linked = shards.outbox.others().map(|other| (other.0, !shards.outbox.is_lost(other)));
+        let help = "Whether there is a connection to the owner of another shard";
+        metrics.push(by_shard("cluster_link_up", help, linked));
+        let refused = shards.outbox.transport().refused() as f64;
+        let help = "Messages of other shards that were refused, or came twice";
+        metrics.push(Metric::one("cluster_messages_refused", help, Kind::Counter, refused));
     }
 
     fn source_metrics(&self, metrics: &mut Vec<Metric>) {
@@ -248,46 +265,30 @@ impl Figures {
         if probing.missing > 0 {
             self.probing = Some(probing);
         } else {
-            answer_all(probing.probes, probing.metrics);
+            // Shards of one process have no lease that could be over.
+            answer_all(probing.probes, &Vitals { metrics: probing.metrics, unready: None });
         }
     }
 }
 
+/// Why an owner is not ready whose lease is too old.
+const NO_LEASE: &str = "the node owns its shard and could not renew the lease in time: it answers nothing until it can";
+
 impl Stores {
+    /// Why clients should not be sent here now, if they should not.
+    fn unready(&self) -> Option<String> {
+        let replica = self.keeping.as_ref()?.replica()?;
+        (!replica.may_answer()).then(|| String::from(NO_LEASE))
+    }
+
     /// The embedded store.
     fn data_metrics(&self, metrics: &mut Vec<Metric>) {
         use Kind::{Counter, Gauge};
         let Some(keeping) = &self.keeping else { return };
         let refused = keeping.refusal().is_some();
         let (_, _, facts) = keeping.facts();
-        let lease = keeping.lease();
-        for (name, help, value) in lease.into_iter().flat_map(|it| {
-            [
-                ("cluster_epoch", "The epoch in which this node owns the shard", it.epoch),
-                (
-                    "cluster_lease_milliseconds",
-                    "How long this node may answer without another renewal of its lease",
-                    it.answers_millis,
-                ),
-                (
-                    "cluster_unacknowledged_bytes",
-                    "Bytes that the cluster's log has not acknowledged",
-                    it.unacknowledged_bytes,
-                ),
-                ("cluster_log_bytes", "Bytes of the cluster's log, of one copy", it.log_bytes),
-                (
-                    "cluster_snapshots_taken",
-                    "Snapshots that this owner has stored",
-                    it.snapshots_taken,
-                ),
-                (
-                    "cluster_snapshots_failed",
-                    "Snapshots that this owner has failed to store",
-                    it.snapshots_failed,
-                ),
-            ]
-        }) {
-            metrics.push(Metric::one(name, help, Gauge, value as f64));
+        if let Some(lease) = keeping.lease() {
+            lease_metrics(&lease, metrics);
         }
         for (name, help, kind, value) in [
             ("store_writes_refused", "Whether writes are refused", Gauge, u64::from(refused)),
@@ -308,10 +309,61 @@ impl Stores {
     }
 }
 
+/// What is known of the lease of a shard, of its log, and of the other shards' owners.
+fn lease_metrics(lease: &LeaseStats, metrics: &mut Vec<Metric>) {
+    metrics.push(owner_metric(lease.shard, lease.answers_millis > 0));
+    for (name, help, value) in [
+        ("cluster_epoch", "The epoch in which this node owns the shard", lease.epoch),
+        (
+            "cluster_lease_milliseconds",
+            "How long this node may answer without another renewal of its lease",
+            lease.answers_millis,
+        ),
+        ("cluster_lease_age_milliseconds", LEASE_AGE, lease.age_millis),
+        (
+            "cluster_unacknowledged_bytes",
+            "Bytes that the cluster's log has not acknowledged",
+            lease.unacknowledged_bytes,
+        ),
+        (
+            "cluster_unacknowledged_records",
+            "Records that the cluster's log has not acknowledged",
+            lease.unacknowledged_records,
+        ),
+        ("cluster_log_bytes", "Bytes of the cluster's log, of one copy", lease.log_bytes),
+        ("cluster_snapshots_taken", "Snapshots that this owner has stored", lease.snapshots_taken),
+        (
+            "cluster_snapshots_failed",
+            "Snapshots that this owner has failed to store",
+            lease.snapshots_failed,
+        ),
+    ] {
+        metrics.push(Metric::one(name, help, Kind::Gauge, value as f64));
+    }
+    if let Some(part) = lease.nats_left {
+        let help = "Part of its room that the fullest NATS server has left";
+        metrics.push(Metric::one("cluster_nats_room_left_ratio", help, Kind::Gauge, part));
+    }
+    let owned = lease.others.iter().map(|(shard, owned)| (*shard, *owned));
+    metrics.push(by_shard(
+        "cluster_shard_owned",
+        "Whether another shard has an owner, as far as this one knows",
+        owned,
+    ));
+}
+
+/// A figure that is so or not for each of some shards.
+fn by_shard(name: &str, help: &'static str, shards: impl Iterator<Item = (u16, bool)>) -> Metric {
+    let sample =
+        |(shard, is): (u16, bool)| (vec![("shard", shard.to_string())], f64::from(u8::from(is)));
+    let (name, samples) = (name.to_owned(), shards.map(sample).collect());
+    Metric { name, help, kind: Kind::Gauge, samples }
+}
+
 /// Tells the figures to all who wait for them.
-fn answer_all(probes: Vec<Probe>, metrics: Vec<Metric>) {
+fn answer_all(probes: Vec<Probe>, vitals: &Vitals) {
     for probe in probes {
-        probe.answer(metrics.clone());
+        probe.answer(vitals.clone());
     }
 }
 

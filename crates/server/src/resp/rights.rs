@@ -291,6 +291,7 @@ impl Admission {
             Id::Keys
                 | Id::Scan
                 | Id::RandomKey
+                | Id::ClusterGetKeysInSlot
                 | Id::FlushAll
                 | Id::FlushDb
                 | Id::RangeDel

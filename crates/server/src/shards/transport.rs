@@ -341,6 +341,12 @@ impl Outbox {
         (0..self.shards()).map(Shard).filter(move |shard| !apart || *shard == me)
     }
 
+    /// All shards but this one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = Shard> + use<> {
+        let me = self.me;
+        (0..self.shards()).map(Shard).filter(move |shard| *shard != me)
+    }
+
     /// Whether nothing can be sent to a shard.
     #[inline]
     pub(crate) fn is_lost(&self, shard: Shard) -> bool {

@@ -3,6 +3,7 @@
 //! Whatever is loaded is looked at as a whole, and takes the place of what was there only when all of it is good: a file that
 //! cannot be read leaves what was there. Connections that are there keep what they began with.
 
+use crate::log::event;
 use headwater_config::{ClientCertificates, Cluster, Tls, TlsVersion, tls_versions};
 use rustls::client::ClientConfig;
 use rustls::crypto::ring;
@@ -34,6 +35,24 @@ impl Certificates {
         let loaded = read(settings)?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
         Ok(())
+    }
+
+    /// Loads them anew because of SIGHUP, and tells how that went.
+    pub(crate) fn reload(&self, settings: &Tls) {
+        match self.load(settings) {
+            Ok(()) => {
+                event!(info, "server", "tls_reloaded", "SIGHUP: certificates were loaded anew");
+            }
+            Err(why) => {
+                event!(
+                    error,
+                    "server",
+                    "tls_reload_failed",
+                    why,
+                    "SIGHUP: the certificates that were there stay"
+                );
+            }
+        }
     }
 }
 

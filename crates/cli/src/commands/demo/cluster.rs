@@ -2,7 +2,7 @@
 
 use super::data::{DataArgs, DemoTarget, Loaded};
 use crate::client::{Client, Reply};
-use crate::commands::processes::{NodeNews, Process, end, free_ports, nats_server};
+use crate::commands::processes::{NodeNews, Process, end, free_ports, free_runs, nats_server};
 use crate::commands::serve::{ListenArgs, say_ready};
 use crate::dial::{Place, TlsArgs};
 use anyhow::{Context, bail, ensure};
@@ -22,6 +22,17 @@ const BEGINS_WITHIN: Duration = Duration::from_secs(120);
 /// How long it takes until what was killed is started again.
 const RESTART: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
+/// How long the owners of shards may take until they are connected.
+const DEFINED_WITHIN: Duration = Duration::from_secs(60);
+/// What is said of a failure, with one shard and with several.
+const ONE_TAKES_OVER: &str = "The answer comes after some three seconds, when another node\n   \
+    has taken over, with everything that was acknowledged. A line below says which:";
+const OTHERS_TAKE_OVER: &str = "What it owned is owned by others after some three seconds, with everything\n   \
+    that was acknowledged; until then, what needs it is answered CLUSTERDOWN. When it is back, it is given shards again:";
+const PAUSE_OWNER: &str = "Pause the owner instead of killing it; when it goes on, it owns nothing, and stands by:\n   \
+    kill -STOP PROCESS; sleep 5; kill -CONT PROCESS";
+const KILL_PROCESS: &str = "Kill a single process of a node; the node starts it again, and another node may have its shard by then:\n   \
+    pgrep -P PROCESS; kill -9 ONE OF THEM";
 /// Keys that are sent at once.
 const BATCH: usize = 1000;
 
@@ -29,24 +40,24 @@ const BATCH: usize = 1000;
 pub(super) fn run(
     listen: ListenArgs,
     data: &DataArgs,
-    program: Option<PathBuf>,
+    (program, shards): (Option<PathBuf>, u16),
 ) -> anyhow::Result<ExitCode> {
-    let ports = node_ports(listen)?;
+    let ports = node_ports(listen, shards)?;
     let program = nats_server(program)?;
     let mut signals = EndSignals::new()?;
     let folder = tempfile::tempdir().context("a temporary folder")?;
-    let mut demo = Demo::new(folder.path(), &program, ports)?;
-    let done = demo.begin(&mut signals).and_then(|owner| match owner {
-        Some(owner) => demo.show(owner, data, &mut signals),
-        None => Ok(()),
+    let mut demo = Demo::new(folder.path(), &program, (ports, shards))?;
+    let done = demo.begin(&mut signals).and_then(|has_begun| match has_begun {
+        true => demo.show(data, &mut signals),
+        false => Ok(()),
     });
     end(&mut demo.nodes);
     end(&mut demo.servers);
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// The nodes' ports: the one that was given and those behind it, or those that the system chooses.
-fn node_ports(listen: ListenArgs) -> anyhow::Result<Vec<u16>> {
+/// The nodes' first ports, of which each has one for each shard: the one that was given and those behind it, or free ones.
+fn node_ports(listen: ListenArgs, shards: u16) -> anyhow::Result<Vec<u16>> {
     let mut config = Config::default();
     let usual = config.clone();
     listen.apply(&mut config);
@@ -65,17 +76,56 @@ fn node_ports(listen: ListenArgs) -> anyhow::Result<Vec<u16>> {
     }
     ensure!(
         config == usual,
-        "demo --cluster takes no settings of a server (allowed: --port, --graph, --posts, --seed, --nats-server)"
+        "demo --cluster takes no settings of a server (allowed: --port, --graph, --posts, --seed, --shards, --nats-server)"
     );
     match port {
         OptionalPort::Off => bail!("demo --cluster needs a port (allowed: 0 to {})", u16::MAX - 2),
-        OptionalPort::On(0) => free_ports(NODES),
+        OptionalPort::On(0) if shards == 1 => free_ports(NODES),
+        OptionalPort::On(0) => free_runs(NODES, shards),
         OptionalPort::On(first) => {
-            let last = first.checked_add(NODES as u16 - 1);
+            let last = first.checked_add(NODES as u16 * shards - 1);
             let last =
                 last.with_context(|| format!("--port {first} leaves no room for {NODES} nodes"))?;
-            Ok((first..=last).collect())
+            Ok((first..=last).step_by(shards.into()).collect())
         }
+    }
+}
+
+/// What nodes have said of shards.
+struct Owners {
+    /// Which node owns each shard.
+    of: Vec<Option<usize>>,
+    /// By node and shard: it stands by or owns.
+    begun: [Vec<bool>; NODES],
+}
+
+impl Owners {
+    fn new(shards: u16) -> Self {
+        let shards = usize::from(shards);
+        Self { of: vec![None; shards], begun: std::array::from_fn(|_| vec![false; shards]) }
+    }
+
+    fn note(&mut self, node: usize, shard: usize, news: NodeNews) {
+        self.begun[node][shard] = true;
+        match news {
+            NodeNews::Owns => self.of[shard] = Some(node),
+            NodeNews::StandsBy if self.of[shard] == Some(node) => self.of[shard] = None,
+            NodeNews::StandsBy => {}
+        }
+    }
+
+    /// The shards of a node.
+    fn owned_by(&self, node: usize) -> Vec<String> {
+        let all = self.of.iter().enumerate().filter(|(_, owner)| **owner == Some(node));
+        all.map(|(shard, _)| shard.to_string()).collect()
+    }
+
+    /// Whether all are there, each shard has an owner, and none of these owns so much that it gives some up.
+    fn are_settled(&self) -> bool {
+        let counts = (0..NODES).map(|node| self.owned_by(node).len());
+        let (least, most) = (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0));
+        let have_begun = self.begun.iter().flatten().all(|begun| *begun);
+        have_begun && self.of.iter().all(Option::is_some) && most - least < 2
     }
 }
 
@@ -84,13 +134,19 @@ struct Demo {
     servers: Vec<Process>,
     nodes: Vec<Process>,
     ports: Vec<u16>,
+    shards: u16,
+    owners: Owners,
     urls: String,
     tells: Sender<(usize, String)>,
     lines: Receiver<(usize, String)>,
 }
 
 impl Demo {
-    fn new(folder: &Path, program: &Path, ports: Vec<u16>) -> anyhow::Result<Self> {
+    fn new(
+        folder: &Path,
+        program: &Path,
+        (ports, shards): (Vec<u16>, u16),
+    ) -> anyhow::Result<Self> {
         let nats_ports = free_ports(3 * SERVERS)?;
         let (clients, rest) = nats_ports.split_at(SERVERS);
         let (routes, monitoring) = rest.split_at(SERVERS);
@@ -123,7 +179,7 @@ impl Demo {
         for (at, port) in ports.iter().enumerate() {
             let name = format!("n{}", at + 1);
             let words = format!(
-                "serve --shards 1 --port {port} --node {name} --advertise 127.0.0.1:{port} --cluster {urls}"
+                "serve --shards {shards} --port {port} --node {name} --advertise 127.0.0.1:{port} --cluster {urls}"
             );
             let mut arguments: Vec<OsString> = words.split(' ').map(OsString::from).collect();
             for port in monitoring {
@@ -137,15 +193,27 @@ impl Demo {
             nodes.push(node.without(&["HEADWATER_REQUIREPASS"]));
         }
         let (tells, lines) = channel();
-        Ok(Self { servers, nodes, ports, urls, tells, lines })
+        let owners = Owners::new(shards);
+        Ok(Self { servers, nodes, ports, shards, owners, urls, tells, lines })
     }
 
     fn start_node(&mut self, at: usize) -> anyhow::Result<()> {
         self.nodes[at].start(Some((at, self.tells.clone())))
     }
 
-    /// Starts all, and waits until a node owns the data, and the others stand by; `None`: somebody wants the end before.
-    fn begin(&mut self, signals: &mut EndSignals) -> anyhow::Result<Option<usize>> {
+    /// What a line of a node says of which shard, if it is about one.
+    fn news(&mut self, at: usize, line: &str) -> Option<(usize, NodeNews)> {
+        let news = NodeNews::of(line)?;
+        let (_, address) = line.split_once(" on 127.0.0.1:")?;
+        let port = address.split(|letter: char| !letter.is_ascii_digit()).next()?;
+        let shard = port.parse::<u16>().ok()?.checked_sub(self.ports[at])?;
+        let shard = Some(usize::from(shard)).filter(|_| shard < self.shards)?;
+        self.owners.note(at, shard, news);
+        Some((shard, news))
+    }
+
+    /// Starts all, and waits until all data has owners, and the others stand by; whether nobody wants the end before.
+    fn begin(&mut self, signals: &mut EndSignals) -> anyhow::Result<bool> {
         writeln!(std::io::stdout(), "three NATS servers and three nodes begin …")?;
         for server in &mut self.servers {
             server.start(None)?;
@@ -153,10 +221,10 @@ impl Demo {
         for at in 0..NODES {
             self.start_node(at)?;
         }
-        let (began, mut owner, mut begun) = (Instant::now(), None, [false; NODES]);
-        while owner.is_none() || begun.contains(&false) {
+        let began = Instant::now();
+        while !self.owners.are_settled() {
             if signals.came() {
-                return Ok(None);
+                return Ok(false);
             }
             for process in self.servers.iter_mut().chain(&mut self.nodes) {
                 process.expect_running()?;
@@ -165,28 +233,17 @@ impl Demo {
                 bail!("no node owns the data within {} seconds", BEGINS_WITHIN.as_secs());
             }
             match self.lines.recv_timeout(LOOK) {
-                Ok((at, line)) => match NodeNews::of(&line) {
-                    Some(NodeNews::Owns) => (begun[at], owner) = (true, Some(at)),
-                    Some(NodeNews::StandsBy) => {
-                        begun[at] = true;
-                        owner = owner.filter(|owner| *owner != at);
-                    }
-                    None => {}
-                },
+                Ok((at, line)) => _ = self.news(at, &line),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("nothing is heard of the nodes"),
             }
         }
-        Ok(owner)
+        Ok(true)
     }
 
     /// Loads the data, says what there is and what to try, and tells what happens until somebody wants the end.
-    fn show(
-        &mut self,
-        owner: usize,
-        data: &DataArgs,
-        signals: &mut EndSignals,
-    ) -> anyhow::Result<()> {
+    fn show(&mut self, data: &DataArgs, signals: &mut EndSignals) -> anyhow::Result<()> {
+        let owner = self.owners.of[0].unwrap_or_default();
         let mut target = ClusterTarget::connect(self.ports[owner])?;
         let loaded = data.load(&mut target)?;
         let text = self.text(owner, &loaded);
@@ -204,9 +261,14 @@ impl Demo {
         }
         text.push_str("Three nodes; a client may connect to any of them:\n");
         for (at, (node, port)) in self.nodes.iter().zip(&self.ports).enumerate() {
-            let does = if at == owner { "owns the data" } else { "stands by" };
-            let (name, id) = (&node.name, node.id());
+            let (name, id, does) = (&node.name, node.id(), self.does(at));
             text += &format!("   {name}  127.0.0.1:{port}  process {id}  {does}\n");
+        }
+        if self.shards > 1 {
+            text += &format!(
+                "Each has a process for each of {} shards, at ports one behind the other. Whoever is asked answers for all keys.\n",
+                self.shards
+            );
         }
         let other = (owner + 1) % NODES;
         let port = self.ports[other];
@@ -221,23 +283,34 @@ impl Demo {
         let (owner, other) = (&self.nodes[owner], &self.nodes[other]);
         text += &format!(
             "Then let something fail. What was killed is started again after {} seconds.\n\n\
-             6. Kill the owner, and read through {} at once. The answer comes after some three seconds, when another node\n   \
-             has taken over, with everything that was acknowledged. A line below says which:\n   \
+             6. Kill {}, and read through {} at once. {}\n   \
              kill -9 {}\n   {read}\n\n\
              7. Kill a NATS server, and read and write on: two of three are enough. Writes may wait for some seconds:\n   \
              kill -9 {}\n   {read}\n\n\
-             8. Pause the owner instead of killing it; when it goes on, it owns nothing, and stands by:\n   \
-             kill -STOP PROCESS; sleep 5; kill -CONT PROCESS\n\n\
+             8. {}\n\n\
              9. How the cluster does, and a node that is to own nothing, until --undo:\n   \
              headwater cluster status --cluster {urls}\n   \
              headwater cluster drain NODE --cluster {urls}\n\n\
              Ctrl-C ends all of it.\n\n",
             RESTART.as_secs(),
+            if self.shards == 1 { "the owner" } else { &owner.name },
             other.name,
+            if self.shards == 1 { ONE_TAKES_OVER } else { OTHERS_TAKE_OVER },
             owner.id(),
             self.servers[0].id(),
+            if self.shards == 1 { PAUSE_OWNER } else { KILL_PROCESS },
         );
         text
+    }
+
+    /// What a node does.
+    fn does(&self, at: usize) -> String {
+        match &*self.owners.owned_by(at) {
+            [] => String::from("stands by"),
+            _ if self.shards == 1 => String::from("owns the data"),
+            [shard] => format!("owns shard {shard}"),
+            shards => format!("owns shards {}", shards.join(", ")),
+        }
     }
 
     /// Tells what happens, and starts again what has ended, until somebody wants the end.
@@ -246,11 +319,17 @@ impl Demo {
         let mut ended: Vec<(Instant, usize)> = Vec::new();
         while !signals.came() {
             while let Ok((at, line)) = self.lines.try_recv() {
+                let Some((shard, news)) = self.news(at, &line) else { continue };
                 let (name, id) = (&self.nodes[at].name, self.nodes[at].id());
-                match NodeNews::of(&line) {
-                    Some(NodeNews::Owns) => writeln!(out, "{name} (process {id}) owns the data")?,
-                    Some(NodeNews::StandsBy) => writeln!(out, "{name} (process {id}) stands by")?,
-                    None => {}
+                let (owned, stands_by) = match self.shards {
+                    1 => (String::from("the data"), String::new()),
+                    _ => (format!("shard {shard}"), format!(" for shard {shard}")),
+                };
+                match news {
+                    NodeNews::Owns => writeln!(out, "{name} (process {id}) owns {owned}")?,
+                    NodeNews::StandsBy => {
+                        writeln!(out, "{name} (process {id}) stands by{stands_by}")?;
+                    }
                 }
             }
             for (at, process) in self.nodes.iter_mut().chain(&mut self.servers).enumerate() {
@@ -292,6 +371,23 @@ impl ClusterTarget {
     }
 }
 
+impl ClusterTarget {
+    /// Has something defined for all shards: as soon as their owners are connected.
+    fn define(&mut self, words: &[&str]) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.client.call(words)? {
+                Reply::Error(text)
+                    if text.starts_with("CLUSTERDOWN") && began.elapsed() < DEFINED_WITHIN =>
+                {
+                    std::thread::sleep(LOOK);
+                }
+                reply => return granted(reply),
+            }
+        }
+    }
+}
+
 fn granted(reply: Reply) -> anyhow::Result<()> {
     match reply {
         Reply::Error(text) => bail!("the owner says: {text}"),
@@ -301,11 +397,11 @@ fn granted(reply: Reply) -> anyhow::Result<()> {
 
 impl DemoTarget for ClusterTarget {
     fn table(&mut self, name: &str) -> anyhow::Result<()> {
-        granted(self.client.call(&["TABLE.SET", name, "BOUNDARY", "1"])?)
+        self.define(&["TABLE.SET", name, "BOUNDARY", "1"])
     }
 
     fn join(&mut self, name: &str, spec: &str) -> anyhow::Result<()> {
-        granted(self.client.call(&["JOIN.ADD", name, spec])?)
+        self.define(&["JOIN.ADD", name, spec])
     }
 
     fn set(&mut self, key: String, value: String) -> anyhow::Result<()> {

@@ -14,6 +14,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// A machine is to bear a process for each, three times.
+const SHARDS_MAX: i64 = 12;
+
 /// Flags of `headwater demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -24,6 +27,9 @@ pub(crate) struct Args {
     /// Start three NATS servers and three nodes on this machine instead, in a temporary folder: a cluster, of which parts can be killed
     #[arg(long)]
     cluster: bool,
+    /// With --cluster: how many shards the nodes divide the data into, each with an owner of its own [default: 1]
+    #[arg(long, value_name = "NUMBER", requires = "cluster", value_parser = clap::value_parser!(u16).range(1..=SHARDS_MAX))]
+    shards: Option<u16>,
     /// With --cluster: the program nats-server, if it is not on the path
     #[arg(long, value_name = "PATH", env = "HEADWATER_NATS_SERVER")]
     nats_server: Option<PathBuf>,
@@ -38,7 +44,8 @@ impl Args {
         // What it shows is told on standard output: a log beside it is only what went wrong.
         config.log.log_level = String::from("warn");
         if self.cluster {
-            return cluster::run(self.listen, &self.data, self.nats_server);
+            let shards = self.shards.unwrap_or(1);
+            return cluster::run(self.listen, &self.data, (self.nats_server, shards));
         }
         self.listen.apply(&mut config);
         log::start(&config.log)?;
