@@ -129,7 +129,7 @@ fn table_options() -> KeyspaceCreateOptions {
 /// The store merges tables into ones of so many times the bytes that gather for one. While it writes such a table, the last key of each block of it stays in
 /// memory, and with a key of more than 20 bytes all of the block that the key was read from: so what a merge takes is about the length of a table, and the
 /// store's own default of 64 MiB is too much for a small memory. A keyspace keeps what it was made with.
-const TABLES_MERGED: u64 = 2;
+const TABLES_MERGED: u64 = 1;
 
 /// The keys of a generation, and tables of the length that they are merged into.
 fn keys_keyspace(
