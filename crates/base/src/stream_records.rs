@@ -1,6 +1,6 @@
 //! How an embedded store keeps streams: which keys of it hold their bytes.
 //!
-//! A stream's own key holds its *head*: where it starts and ends. Its bytes are values of further keys, *records*, which only
+//! A stream's own key holds its *head*: where it starts and ends, and how many records its last block has. Its bytes are values of further keys, *records*, which only
 //! the store has: no client can write or read a key that begins as theirs do. A record's key names the stream's and the offset of its first byte:
 //!
 //! ```text
@@ -19,8 +19,16 @@ pub const STREAM_RECORDS: &[u8] = b"\0stream|";
 /// Where records end, in bytes: at the multiples of it.
 pub const STREAM_BLOCK: u64 = 256 << 10;
 
-/// Bytes of a head.
-const HEAD_BYTES: usize = 16;
+/// What a stream's own key holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StreamHead {
+    /// The first offset that there is.
+    pub start: u64,
+    /// The offset behind the last byte.
+    pub end: u64,
+    /// How many records there may be from the last multiple of [`STREAM_BLOCK`] before the end on.
+    pub records: u32,
+}
 
 /// Whether a key is that of a record of some stream's bytes.
 #[must_use]
@@ -63,21 +71,26 @@ pub fn stream_block(offset: u64) -> u64 {
     offset - offset % STREAM_BLOCK
 }
 
-/// The head of a stream that starts and ends at these offsets.
-#[must_use]
-pub fn stream_head(start: u64, end: u64) -> [u8; HEAD_BYTES] {
-    let mut head = [0; HEAD_BYTES];
-    head[..8].copy_from_slice(&start.to_be_bytes());
-    head[8..].copy_from_slice(&end.to_be_bytes());
-    head
-}
+impl StreamHead {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; 20] {
+        let mut head = [0; 20];
+        head[..8].copy_from_slice(&self.start.to_be_bytes());
+        head[8..16].copy_from_slice(&self.end.to_be_bytes());
+        head[16..].copy_from_slice(&self.records.to_be_bytes());
+        head
+    }
 
-/// Where the stream of a head starts and ends; `None`: it is no head.
-#[must_use]
-pub fn read_stream_head(head: &[u8]) -> Option<(u64, u64)> {
-    let (start, end) = head.split_first_chunk::<8>()?;
-    let (start, end) = (u64::from_be_bytes(*start), u64::from_be_bytes(end.try_into().ok()?));
-    (start <= end).then_some((start, end))
+    /// The head of these bytes; `None`: they are none.
+    #[must_use]
+    pub fn decode(head: &[u8]) -> Option<Self> {
+        let (start, rest) = head.split_first_chunk()?;
+        let (end, records) = rest.split_first_chunk()?;
+        let (start, end) = (u64::from_be_bytes(*start), u64::from_be_bytes(*end));
+        let records = u32::from_be_bytes(records.try_into().ok()?);
+        (start <= end).then_some(Self { start, end, records })
+    }
 }
 
 #[cfg(test)]
@@ -104,10 +117,11 @@ mod tests {
 
     #[test]
     fn a_head_is_read_as_it_was_written_or_not_at_all() {
-        assert_eq!(read_stream_head(&stream_head(3, 1 << 40)), Some((3, 1 << 40)));
-        assert_eq!(read_stream_head(&stream_head(4, 3)), None);
-        for bad in [&b""[..], b"12345678", &[0; 15], &[0; 17]] {
-            assert_eq!(read_stream_head(bad), None);
+        let head = StreamHead { start: 3, end: 1 << 40, records: 5 };
+        assert_eq!(StreamHead::decode(&head.encode()), Some(head));
+        assert_eq!(StreamHead::decode(&StreamHead { start: 4, end: 3, records: 0 }.encode()), None);
+        for bad in [&b""[..], b"12345678", &[0; 19], &[0; 21]] {
+            assert_eq!(StreamHead::decode(bad), None);
         }
     }
 }

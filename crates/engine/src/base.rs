@@ -239,7 +239,7 @@ impl Engine {
         if let Some(number) = Handle::stream(old)
             && self.base.streams.get(number).is_kept
         {
-            self.base.erase_records(key, None);
+            self.base.erase_records(key, 0, None);
         }
         match gone {
             Gone::WithRange => self.notifications.watches.note_watched(key),

@@ -116,6 +116,11 @@ impl Watches {
         self.keys.entry(key.into()).or_default().waiting.push(ticket);
     }
 
+    /// Whether a ticket waits for the next note of `key`.
+    pub(crate) fn awaits_note(&self, key: &[u8], ticket: Ticket) -> bool {
+        self.keys.get(key).is_some_and(|watch| watch.waiting.contains(&ticket))
+    }
+
     /// Ends what [`Watches::await_note`] began, if the ticket was not woken.
     pub(crate) fn forget_note(&mut self, key: &[u8], ticket: Ticket) {
         if let Some(watch) = self.keys.get_mut(key) {

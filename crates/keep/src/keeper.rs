@@ -49,6 +49,7 @@ impl NextCommit {
         for (_, op) in self.turn.ops().filter(|(position, _)| *position > behind) {
             match op {
                 Op::Put(key, _) | Op::Remove(key) if !range.contains(key) => {}
+                Op::RemoveRange(first, end) if !range.overlaps(&KeyRange::new(first, end)) => {}
                 op => over.add(last, op),
             }
         }

@@ -11,14 +11,14 @@
 
 use crate::files::{DurableMark, Folder};
 use crate::loader::View;
-use crate::lost::{Lost, is_within};
+use crate::lost::Lost;
 use crate::record::{STATE, State};
 use crate::shared::{Keys, Queue, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::{ENTRY_MEMORY, Op, Turn};
 use crate::{Durability, Options, REMOVALS_BYTES_MIN, keys_keyspace};
 use fjall::{Database, Keyspace, OwnedWriteBatch as WriteBatch, PersistMode, Readable};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -299,7 +299,7 @@ impl Writer {
         self.batch_bytes = turns.iter().map(|turn| turn.bytes() as u64).sum();
         let mut batch = shared.database.batch();
         let mut last = self.state.position;
-        let (mut changes, mut emptied) = (Vec::new(), Vec::new());
+        let (mut changes, mut emptied, mut put) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (position, op) in turns.iter().flat_map(Turn::ops) {
             if position <= last {
                 // Of a turn that the store had a part of when the process ended.
@@ -318,13 +318,15 @@ impl Writer {
                 Op::Note(name, record) => batch.insert(&shared.notes, name, record),
                 Op::Unnote(name) => batch.remove(&shared.notes, name),
                 Op::RemoveRange(first, end) => {
+                    put.extend(changes.iter().map(|(key, _)| *key));
                     self.tell(&mut changes, &keys, &mut batch);
-                    self.remove_range((first, end), turns, position, &keys, &mut batch)?;
+                    self.remove_range((first, end), &mut put, &keys, &mut batch)?;
                 }
                 Op::Clear => {
                     self.tell(&mut changes, &keys, &mut batch);
                     let new = self.clear(&mut batch)?;
                     emptied.push(core::mem::replace(&mut keys, new));
+                    put.clear();
                 }
             }
             last = position;
@@ -388,24 +390,19 @@ impl Writer {
         done.map_err(|error| crate::describe(&error))
     }
 
-    /// Has `batch` remove the keys of a range: those in the store, and those that the operations of `turns` before `position`
-    /// put there. All go with one batch, so that no crash leaves a part of them.
+    /// Has `batch` remove the keys of a range: those in the store, and those of `put`, which earlier operations of the batch may have put there. All
+    /// go with one batch, so that no crash leaves a part of them.
     fn remove_range(
         &self,
         (first, last): (&[u8], &[u8]),
-        turns: &VecDeque<Turn>,
-        position: u64,
+        put: &mut BTreeSet<&[u8]>,
         keys: &Keyspace,
         batch: &mut WriteBatch,
     ) -> fjall::Result<()> {
-        let written = self.state.position + 1..position;
-        for (at, op) in turns.iter().flat_map(Turn::ops) {
-            match op {
-                Op::Put(key, _) if written.contains(&at) && is_within(key, first, last) => {
-                    batch.remove(keys, key);
-                }
-                _ => {}
-            }
+        let within = put.range::<[u8], _>(headwater_base::key::bounds(first, last));
+        for key in within.copied().collect::<Vec<_>>() {
+            batch.remove(keys, key);
+            put.remove(key);
         }
         let snapshot = self.shared.database.snapshot();
         for guard in snapshot.range::<&[u8], _>(keys, headwater_base::key::bounds(first, last)) {

@@ -115,20 +115,8 @@ fn keys(engine: &mut Engine, command: &Keys<'_>) -> Result<(), Stop> {
         | Keys::MemoryUsage { key }
         | Keys::Dump { key } => read(engine, [key]),
         Keys::Restore { key, .. } => know(engine, [key]),
-        Keys::Rename { from, to, if_absent } => {
-            if if_absent {
-                read(engine, [from, to])
-            } else {
-                read(engine, [from])
-            }
-        }
-        Keys::Copy { from, to, replace } => {
-            if replace {
-                read(engine, [from])
-            } else {
-                read(engine, [from, to])
-            }
-        }
+        Keys::Rename { from, to, if_absent } => copied(engine, from, to, if_absent),
+        Keys::Copy { from, to, replace } => copied(engine, from, to, !replace),
         Keys::Matching { .. }
         | Keys::InSlot { .. }
         | Keys::Scan { .. }
@@ -137,6 +125,19 @@ fn keys(engine: &mut Engine, command: &Keys<'_>) -> Result<(), Stop> {
         | Keys::Flush
         | Keys::MemoryStats => Ok(()),
     }
+}
+
+/// A key that is copied to another one, which is looked at before, or not.
+fn copied(engine: &mut Engine, from: &[u8], to: &[u8], looks: bool) -> Result<(), Stop> {
+    if looks {
+        read(engine, [from, to])?;
+    } else {
+        read(engine, [from])?;
+    }
+    if engine.is_stream(from) && engine.owns(to) {
+        engine.know_stream_copied(from, to)?;
+    }
+    Ok(())
 }
 
 /// Keys that are written as they stand.

@@ -229,7 +229,9 @@ impl EmbeddedStore {
         done: Box<dyn Fn() + Send>,
     ) {
         let surveyed = placement.clone();
-        let wanted = Arc::new(move |key: &[u8]| surveyed.partition(key) == partition);
+        let wanted = Arc::new(move |key: &[u8]| {
+            !is_stream_record(key) && surveyed.partition(key) == partition
+        });
         self.keeper.survey(wanted, done);
         self.surveyed = Some(placement);
     }

@@ -455,6 +455,31 @@ fn streams_outgrow_memory_and_survive_the_server() {
         server.wait();
         let server = start(&place, &options);
         let mut client = server.client(2);
+        // Who would wait for more waits for the disk first, whatever else is asked behind it.
+        let mut pipe = redis::pipe();
+        for word in [
+            "STREAM.READ log|short2 0 4 BLOCK 1",
+            "PING",
+            "MULTI",
+            "STREAM.READ plain 20000000 4 BLOCK 0",
+            "EXEC",
+            "PING",
+        ] {
+            let mut words = word.split(' ');
+            let mut command = cmd(words.next().unwrap());
+            words.for_each(|word| _ = command.arg(word));
+            pipe.add_command(command);
+        }
+        let answers: Vec<Value> = pipe.query(&mut client).unwrap();
+        let [first, pong, begun, queued, exec, last] = &answers[..] else { panic!("{answers:?}") };
+        let plain = Value::BulkString(bytes_at(20_000_000, 4));
+        assert_eq!(*first, Value::BulkString(b"some".to_vec()));
+        assert_eq!(
+            (pong, last),
+            (&Value::SimpleString("PONG".into()), &Value::SimpleString("PONG".into()))
+        );
+        assert_eq!((begun, queued), (&Value::Okay, &Value::SimpleString("QUEUED".into())));
+        assert_eq!(*exec, Value::Array(vec![plain]));
         assert_eq!(ask::<u64>(&mut client, &["EXISTS", "log|short"]), 0);
         assert_eq!(stream_read(&mut client, "log|short2", 0, 100), b"some bytes, and more");
         let _: () = ask(&mut client, &["FLUSHALL"]);

@@ -214,18 +214,19 @@ impl Engine {
         &mut self,
         LoadedId { table, home }: LoadedId,
         kept: bool,
-        (key, value, Attributes { expires, flags, is_stream }): (&[u8], &[u8], Attributes),
+        (key, value, attributes): (&[u8], &[u8], Attributes),
     ) {
         if let Some(home) = home {
             return self.put_replica(home, table, key, value);
         }
-        if is_stream {
-            self.note_kept_end(key, value);
-        }
+        let Attributes { expires, flags, is_stream } = attributes;
         if self.views.catalog.gives(table, key)
             || !self.owns(key)
-            || (kept && !self.takes_kept(table, key, expires))
+            || (kept && !self.takes_kept(table, key, attributes))
         {
+            if is_stream {
+                self.note_kept_end(key, value);
+            }
             return;
         }
         if is_stream {

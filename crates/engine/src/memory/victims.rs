@@ -258,7 +258,8 @@ impl Engine {
         });
         let stays = |(table, key): &(TableId, &[u8])| {
             let stream = self.store.table(*table).get(key).and_then(Handle::stream);
-            ends_stay && stream.is_some_and(|number| !self.base.streams.get(number).is_long())
+            let stream = stream.map(|number| self.base.streams.get(number));
+            ends_stay && stream.is_some_and(|it| !it.is_long() && !it.is_kept)
         };
         // So many streams are passed over and no more.
         let found = evictable.take(SPILLED_DRAWS).find(|at| !stays(at))?;

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::key::SEPARATOR;
 use headwater_base::source::{Attributes, BaseStore, FetchId, Position};
-use headwater_base::stream_records::{STREAM_RECORDS, stream_head, stream_records};
+use headwater_base::stream_records::{STREAM_RECORDS, stream_records};
 use headwater_base::{KeyRange, Millis};
 use headwater_policy::Heat;
 use headwater_pool::ValueRef;
@@ -117,7 +117,6 @@ impl Engine {
         self.memory.begin_persistence();
         for name in tables {
             if STREAM_RECORDS.strip_suffix(&[SEPARATOR]) == Some(name) {
-                self.base.streams.note_kept();
                 continue;
             }
             let prefix = self.table_prefix(name)?;
@@ -223,7 +222,7 @@ impl Engine {
         let store = self.base.loads.persistence.store.as_mut().expect("there is a store");
         let flags = self.notifications.marks.flags(key);
         let stream = Handle::stream(value).map(|number| self.base.streams.get(number));
-        let head = stream.map(|stream| stream_head(stream.start, stream.end));
+        let head = stream.map(|stream| stream.head().encode());
         let attributes = Attributes { expires, flags, is_stream: head.is_some() };
         // A stream's handle has the content of an empty value.
         let view = self.store.pool.view(self.store.pool.content(value));
@@ -292,7 +291,7 @@ impl Engine {
         &mut self,
         table: TableId,
         key: &[u8],
-        expires: Option<Millis>,
+        Attributes { expires, is_stream, .. }: Attributes,
     ) -> bool {
         if self.store.table_of(key) != Some(table) || self.store.table(table).get(key).is_some() {
             return false;
@@ -300,8 +299,8 @@ impl Engine {
         let over = expires.is_some_and(|at| at <= self.now);
         if over {
             self.base.erase_kept(table, key);
-            if self.base.streams.may_be_kept() {
-                self.base.erase_records(key, None);
+            if is_stream {
+                self.base.erase_records(key, 0, None);
             }
             self.note_time();
         }
@@ -414,12 +413,9 @@ impl BaseData {
         }
     }
 
-    /// Erases the records of the stream under `key`: all, or those that begin before an offset.
-    pub(crate) fn erase_records(&mut self, key: &[u8], before: Option<u64>) {
-        let range = match before {
-            Some(before) => stream_records(key, 0, Some(before)),
-            None => stream_records(key, 0, None),
-        };
+    /// Erases the records of the stream under `key` that begin in `[from, to)`; without `to`, at `from` or behind it.
+    pub(crate) fn erase_records(&mut self, key: &[u8], from: u64, to: Option<u64>) {
+        let range = stream_records(key, from, to);
         if !range.is_empty() {
             let _position = self.loads.persistence.erase(&range);
         }

@@ -4,11 +4,12 @@
 //! from memory without being lost, or the whole stream does with its key. A load of the key brings the head alone, and the chunks come one by one as they are
 //! read.
 //!
-//! Records are erased with what held them, by whoever writes the key. Where memory does not know what that was, they are erased at a venture; and
-//! before a stream begins, in any case: so no byte of an earlier one can be taken for its own.
+//! Records are erased with what held them, by whoever writes the key; and before a stream begins, in any case: so no byte of an earlier one can be taken
+//! for its own. Where a value replaces a stream of which memory has nothing, and where a crash comes into the removal of a range, records stay
+//! until then, or until all keys are removed.
 //!
 //! # Cost
-//! Appending: a copy of the bytes and two operations of the store. A read of bytes that are not in memory: a load of up to 256 KiB, which stay. `COPY` and
+//! Appending: a copy of the bytes and two operations of the store, and once for each 1024 appends a rewrite of up to 256 KiB. A read of bytes that are not in memory: a load of up to 256 KiB, which stay. `COPY` and
 //! `RENAME` have all chunks in memory at once, and write them anew.
 
 use super::ends::Gone;
@@ -26,7 +27,7 @@ use alloc::vec::Vec;
 use headwater_base::Millis;
 use headwater_base::source::{FetchId, Loaded, Pair};
 use headwater_base::stream_records::{
-    STREAM_BLOCK, STREAM_RECORDS, is_stream_record, read_stream_head, stream_block, stream_record,
+    STREAM_BLOCK, STREAM_RECORDS, StreamHead, is_stream_record, stream_block, stream_record,
     stream_record_offset, stream_records,
 };
 use headwater_pool::{Pool, ValueRef};
@@ -34,13 +35,22 @@ use headwater_store::TableId;
 
 const _: () = assert!(STREAM_BLOCK <= CHUNK_BYTES as u64, "the bytes of a block make a chunk");
 
+/// When a block has so many records, they are made one: else a load of many short ones would take many times their bytes.
+const RECORDS_MAX: u32 = 1024;
+/// Chunks of a stream that do not go first, because they were loaded for somebody.
+const AWAITED_MAX: usize = 8;
+/// Streams that are looked at for a chunk that can go.
+const LOOKED_AT: usize = 16;
+/// A stream of which more than this part of the memory bound would have to be loaded is not copied.
+const COPIED_PART: usize = 4;
+
 /// What there is to know of kept streams beside each.
 #[derive(Debug, Default)]
 pub(super) struct KeptStreams {
-    /// Whether the store may have streams.
-    any: bool,
     /// Chunks on their way.
     loads: BTreeMap<FetchId, ChunkLoad>,
+    /// The same by key and end.
+    under_way: BTreeMap<(Vec<u8>, u64), FetchId>,
     /// Whose turn it was last to let a chunk go.
     turn: u32,
 }
@@ -57,8 +67,8 @@ struct ChunkLoad {
 
 impl Stream {
     /// The stream of a head: none of it is in memory.
-    fn of_head(name: u64, start: u64, end: u64) -> Self {
-        let mut stream = Self { name, start, end, is_kept: true, ..Self::default() };
+    fn of_head(name: u64, StreamHead { start, end, records }: StreamHead) -> Self {
+        let mut stream = Self { name, start, end, records, is_kept: true, ..Self::default() };
         let mut first = start;
         while first < end {
             let next = (stream_block(first) + STREAM_BLOCK).min(end);
@@ -67,6 +77,27 @@ impl Stream {
             first = next;
         }
         stream
+    }
+
+    /// What the store has of it under its key.
+    pub(crate) fn head(&self) -> StreamHead {
+        StreamHead { start: self.start, end: self.end, records: self.records }
+    }
+
+    /// Notes that the chunk at a place was read: it may go like others.
+    pub(super) fn is_read(&mut self, at: usize) {
+        if !self.awaited.is_empty() {
+            let end = self.chunks.get(at).map(|chunk| chunk.first + chunk.len() as u64);
+            self.awaited.retain(|awaited| Some(*awaited) != end);
+        }
+    }
+
+    /// Notes that a chunk was loaded that ends there.
+    fn is_awaited(&mut self, end: u64) {
+        if self.awaited.len() == AWAITED_MAX {
+            self.awaited.remove(0);
+        }
+        self.awaited.push(end);
     }
 
     /// Lets the chunk at a place go from memory, for the store has it.
@@ -110,21 +141,17 @@ impl Stream {
 }
 
 impl Streams {
-    /// The store may have streams from now on.
-    pub(crate) fn note_kept(&mut self) {
-        self.kept.any = true;
-    }
-
-    /// Whether the store may have streams.
-    pub(crate) fn may_be_kept(&self) -> bool {
-        self.kept.any
-    }
-
     /// Notes that a name had a stream which ended there, or behind that.
     fn note_end(&mut self, name: u64, end: u64, bound: Option<usize>) {
-        if end > self.ends.of(name).end {
-            self.ends.note(name, Gone { end, evicted: false }, bound);
+        if end > self.gone(name).end {
+            self.unloaded.note(name, Gone { end, evicted: false }, bound);
         }
+    }
+
+    /// Forgets the chunks on their way; who waited for them.
+    fn take_chunk_loads(&mut self) -> impl Iterator<Item = FetchId> + use<> {
+        self.kept.under_way.clear();
+        core::mem::take(&mut self.kept.loads).into_keys()
     }
 
     /// The next kept stream of which a chunk can go: each in turn.
@@ -137,8 +164,7 @@ impl Streams {
 
     /// The load under way that will bring the chunk of `key` which ends at an offset.
     fn chunk_load(&self, key: &[u8], end: u64) -> Option<FetchId> {
-        let loads = self.kept.loads.iter();
-        loads.filter(|(_, load)| load.key == key && load.end == end).map(|(fetch, _)| *fetch).next()
+        self.kept.under_way.get(&(key.to_vec(), end)).copied()
     }
 
     /// Whether a load is one of a chunk.
@@ -162,29 +188,95 @@ impl Engine {
 
     /// Lets a chunk of a kept stream go from memory; `false` where there is none.
     pub(super) fn let_kept_chunk_go(&mut self) -> bool {
-        let Some(number) = self.base.streams.next_long_kept() else { return false };
-        let stream = self.base.streams.get_mut(number);
-        let Some(at) = stream.oldest_in_memory() else { return false };
-        stream.let_go(at, &mut self.store.pool);
-        self.base.streams.refile(number);
+        for _ in 0..LOOKED_AT {
+            let Some(number) = self.base.streams.next_long_kept() else { return false };
+            let stream = self.base.streams.get_mut(number);
+            if let Some(at) = stream.oldest_in_memory() {
+                stream.let_go(at, &mut self.store.pool);
+                self.base.streams.refile(number);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Waits until all of a kept stream's last block is in memory, where its records are to be made one.
+    ///
+    /// # Errors
+    /// [`Stop::Wait`] where some of it must be loaded first.
+    pub(super) fn need_last_block(&mut self, key: &[u8], number: u32) -> Result<(), Stop> {
+        let stream = self.base.streams.get(number);
+        if !stream.is_kept || stream.records < RECORDS_MAX {
+            return Ok(());
+        }
+        let block = stream_block(stream.end);
+        let behind = |chunk: &&Chunk| chunk.first + chunk.len() as u64 > block;
+        let mut last = stream.chunks.iter().rev().take_while(behind);
+        if let Some(chunk) = last.find(|chunk| matches!(chunk.body, Body::Kept(_))) {
+            let (first, end) = (chunk.first.max(stream.start), chunk.first + chunk.len() as u64);
+            return Err(self.need_chunk(key, first, end));
+        }
+        Ok(())
+    }
+
+    /// Makes one record of those that a stream has in the block of an offset and before it; whether all of that is in memory.
+    fn unite_records(&mut self, key: &[u8], number: u32, tail_from: u64) -> bool {
+        let stream = self.base.streams.get(number);
+        let from = stream_block(tail_from);
+        let mut bytes = Vec::new();
+        let mut first = None;
+        for chunk in &stream.chunks {
+            let (begin, end) = (chunk.first.max(from), chunk.first + chunk.len() as u64);
+            if end <= from || begin >= tail_from {
+                continue;
+            }
+            let Some(value) = chunk.value() else { return false };
+            first.get_or_insert(begin);
+            let skip = (begin - chunk.first) as usize;
+            let count = (end.min(tail_from) - begin) as usize;
+            let mut left = count;
+            for part in self.store.pool.view(value).read_at(skip, count) {
+                let part = &part[..part.len().min(left)];
+                bytes.extend_from_slice(part);
+                left -= part.len();
+            }
+        }
+        if let Some(first) = first {
+            self.base.erase_records(key, from, Some(tail_from));
+            self.keep_bytes(key, first, &bytes);
+        }
         true
     }
 
     /// Tells the store what was appended to a kept stream, from `offset` on.
-    pub(super) fn keep_appended(&mut self, key: &[u8], offset: u64, tail: &[u8]) {
+    pub(super) fn keep_appended(&mut self, key: &[u8], number: u32, offset: u64, tail: &[u8]) {
+        if offset == stream_block(offset) {
+            self.base.streams.get_mut(number).records = 0;
+        }
+        if self.base.streams.get(number).records >= RECORDS_MAX
+            && self.unite_records(key, number, offset)
+        {
+            self.base.streams.get_mut(number).records = 1;
+        }
         self.keep_bytes(key, offset, tail);
+        let stream = self.base.streams.get_mut(number);
+        let is_same_block = stream_block(offset) == stream_block(stream.end);
+        stream.records = if is_same_block { stream.records.saturating_add(1) } else { 1 };
         self.keep_head(key);
     }
 
     /// Tells the store that bytes of a kept stream were trimmed.
-    pub(super) fn keep_trimmed(&mut self, key: &[u8], start: u64) {
-        self.base.erase_records(key, Some(stream_block(start)));
+    pub(super) fn keep_trimmed(&mut self, key: &[u8], before: u64, start: u64) {
+        let (from, to) = (stream_block(before), stream_block(start));
+        if from < to {
+            self.base.erase_records(key, from, Some(to));
+        }
         self.keep_head(key);
     }
 
     /// Tells the store of all bytes of a stream that was copied to `key`. Those that are spilled are in the store alone from now on.
     pub(super) fn keep_copied(&mut self, key: &[u8], number: u32) {
-        let mut at = 0;
+        let (mut at, mut lost) = (0, false);
         while let Some(chunk) = self.base.streams.get(number).chunks.get(at) {
             let first = chunk.first;
             let bytes = match &chunk.body {
@@ -197,9 +289,10 @@ impl Engine {
                 }
             };
             let Some(bytes) = bytes else {
-                // The disk has lost it.
-                self.lose_chunks(number, at);
-                at = 0;
+                // The disk has lost it: what there is of the copy begins behind.
+                let first = self.lose_chunks(number, at);
+                self.base.streams.get_mut(number).start = first;
+                (at, lost) = (0, true);
                 continue;
             };
             self.keep_bytes(key, first, &bytes);
@@ -209,6 +302,11 @@ impl Engine {
                 self.base.spilling.release(pool, body);
             }
             at += 1;
+        }
+        if lost {
+            let start = self.base.streams.get(number).start;
+            self.base.erase_records(key, 0, Some(stream_block(start)));
+            self.keep_head(key);
         }
     }
 
@@ -229,27 +327,18 @@ impl Engine {
         }
     }
 
-    /// What a key of a kept table is about to hold is another value: erases the records of the stream that it holds, or may hold.
+    /// What a key of a kept table is about to hold is another value: erases the records of the stream that it holds, and those that there may be where it
+    /// is a stream.
+    #[inline]
     pub(crate) fn erase_replaced_stream(&mut self, table: TableId, key: &[u8], new: ValueRef) {
         let is_stream = Handle::stream(new).is_some();
-        self.base.streams.kept.any |= is_stream;
-        if !self.base.streams.kept.any {
+        if !is_stream && self.base.streams.len() == 0 {
             return;
         }
-        let erases = match self.store.table(table).get(key) {
-            Some(old) if Handle::stream(old).is_some() => old != new,
-            Some(_) => is_stream,
-            None => is_stream || !self.is_known(table, key),
-        };
-        if erases {
-            self.base.erase_records(key, None);
+        let old = self.store.table(table).get(key);
+        if old != Some(new) && (is_stream || old.and_then(Handle::stream).is_some()) {
+            self.base.erase_records(key, 0, None);
         }
-    }
-
-    /// Whether memory knows whether a key of a kept table is there.
-    fn is_known(&mut self, table: TableId, key: &[u8]) -> bool {
-        let judge = &self.memory.ranges;
-        self.base.loads.own_mut(table).is_some_and(|data| data.ranges.serve_key(key, judge))
     }
 
     /// Takes the head of a stream into memory, which was loaded.
@@ -261,12 +350,11 @@ impl Engine {
         expires: Option<Millis>,
     ) {
         // A join that came since sees none of it, and neither does who asks for it.
-        let Some((start, end)) = read_stream_head(head) else { return };
+        let Some(head) = StreamHead::decode(head) else { return };
         if self.check_table_of_streams(table).is_err() {
             return;
         }
-        self.base.streams.note_kept();
-        let stream = Stream::of_head(self.name_of_stream(key), start, end);
+        let stream = Stream::of_head(self.name_of_stream(key), head);
         let number = self.base.streams.insert(stream);
         self.base.streams.refile(number);
         self.put(table, key, Put::loaded(Handle::Stream(number).word(), expires, 0));
@@ -274,7 +362,7 @@ impl Engine {
 
     /// Notes where a stream ends that may be removed while memory has nothing of it: what comes then begins behind that.
     pub(crate) fn note_kept_end(&mut self, key: &[u8], head: &[u8]) {
-        let end = read_stream_head(head).map_or(0, |(_, end)| end);
+        let end = StreamHead::decode(head).map_or(0, |head| head.end);
         let (name, bound) = (self.name_of_stream(key), self.memory.memory_limit());
         self.base.streams.note_end(name, end, bound);
     }
@@ -287,11 +375,19 @@ impl Engine {
         self.base.streams.unload(number, pool, spilling);
     }
 
-    /// Waits until all of a stream is in memory or spilled.
+    /// Waits until all that a copy of the stream of `from`, if there is one, to `to` needs is in memory, or spilled.
     ///
     /// # Errors
-    /// [`Stop::Wait`] where some of it must be loaded first.
-    pub(super) fn need_all_chunks(&mut self, key: &[u8], number: u32) -> Result<(), Stop> {
+    /// [`Stop::Wait`] where some of it must be loaded first; or that is more than memory has room for.
+    pub fn know_stream_copied(&mut self, from: &[u8], to: &[u8]) -> Result<(), Stop> {
+        let known = self.know(to);
+        match self.stream_of(from)? {
+            Some(number) => self.need_all_chunks(from, number).and(known),
+            None => known,
+        }
+    }
+
+    fn need_all_chunks(&mut self, key: &[u8], number: u32) -> Result<(), Stop> {
         let stream = self.base.streams.get(number);
         let kept = |chunk: &Chunk| matches!(chunk.body, Body::Kept(_));
         let wanted: Vec<(u64, u64)> = stream
@@ -303,10 +399,27 @@ impl Engine {
         if wanted.is_empty() {
             return Ok(());
         }
+        let bytes: u64 = wanted.iter().map(|(first, end)| end - first).sum();
+        let most =
+            self.memory.memory_limit().map_or(u64::MAX, |limit| (limit / COPIED_PART) as u64);
+        if bytes > most {
+            let shown = key.escape_ascii();
+            return Err(EngineError::Refused(format!(
+                "{bytes} bytes of the stream '{shown}' are on disk alone, and memory has room for {most} to copy at once"
+            ))
+            .into());
+        }
         for (first, end) in wanted {
             self.ask_for_chunk(key, first, end);
         }
         Err(self.stop())
+    }
+
+    /// Forgets the chunks on their way: who waits for them finds out what there is.
+    pub(super) fn withdraw_chunk_loads(&mut self) {
+        for fetch in self.base.streams.take_chunk_loads() {
+            self.base.loads.waits.wake(fetch);
+        }
     }
 
     /// What a read answers that needs bytes which only the store has: those of a chunk from `first` to `end`.
@@ -326,6 +439,7 @@ impl Engine {
         let fetch = self.base.loads.waits.begin_unfiled();
         let from = stream_block(first);
         let load = ChunkLoad { key: key.to_vec(), from, end };
+        self.base.streams.kept.under_way.insert((key.to_vec(), end), fetch);
         self.base.streams.kept.loads.insert(fetch, load);
         let range = stream_records(key, from, Some(end));
         self.base.loads.persistence.load(fetch, &range);
@@ -334,6 +448,7 @@ impl Engine {
     /// The answer to a load of a chunk: its bytes come into memory, if it is still wanted.
     pub(crate) fn chunk_loaded(&mut self, fetch: FetchId, answer: Result<Loaded, String>) {
         let Some(load) = self.base.streams.kept.loads.remove(&fetch) else { return };
+        self.base.streams.kept.under_way.remove(&(load.key.clone(), load.end));
         match answer.and_then(|loaded| self.take_in_chunk(fetch, &load, loaded.pairs)) {
             Ok(()) => self.base.loads.waits.wake(fetch),
             Err(message) => {
@@ -370,6 +485,7 @@ impl Engine {
         let stream = self.base.streams.get_mut(number);
         stream.set_body(at, Body::Memory(value));
         stream.chunks[at].first = first;
+        stream.is_awaited(*end);
         self.base.streams.refile(number);
         Ok(())
     }

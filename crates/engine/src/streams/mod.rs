@@ -70,6 +70,8 @@ pub(crate) struct Streams {
     /// Bytes of memory that stay where all that can go of streams by itself has gone.
     staying: usize,
     ends: Ends,
+    /// Those of streams that the embedded store has, and memory not: one that is replaced there unseen ended there.
+    unloaded: Ends,
 }
 
 impl Streams {
@@ -129,7 +131,8 @@ impl Streams {
 
     /// What the last stream was that had this name, and is gone.
     fn gone(&self, name: u64) -> Gone {
-        self.ends.of(name)
+        let (gone, unloaded) = (self.ends.of(name), self.unloaded.of(name));
+        if unloaded.end > gone.end { unloaded } else { gone }
     }
 
     /// Notes that the stream which is about to be removed goes for want of memory.
@@ -170,7 +173,8 @@ impl Streams {
             stream.clear(pool, spilling);
         }
         let (ends, kept) = (core::mem::take(&mut self.ends), core::mem::take(&mut self.kept));
-        *self = Self { ends, kept, ..Self::default() };
+        let unloaded = core::mem::take(&mut self.unloaded);
+        *self = Self { ends, unloaded, kept, ..Self::default() };
     }
 
     /// Asserts what F3 says of `long`.
@@ -200,6 +204,7 @@ impl Streams {
         self.slots.capacity() * size_of::<Option<Stream>>()
             + self.free.capacity() * 4
             + self.ends.bytes()
+            + self.unloaded.bytes()
             + chunks
     }
 }

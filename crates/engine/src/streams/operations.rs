@@ -31,7 +31,7 @@ pub struct StreamReport {
 
 impl Engine {
     /// The number of the stream that `key` holds; `None` where there is no such key.
-    fn stream_of(&mut self, key: &[u8]) -> Result<Option<u32>, Stop> {
+    pub(super) fn stream_of(&mut self, key: &[u8]) -> Result<Option<u32>, Stop> {
         self.remove_dead(key);
         let Some(table) = self.store.table_of(key) else { return Ok(None) };
         self.check_table_of_streams(table)?;
@@ -97,7 +97,9 @@ impl Engine {
                 let is_kept = self.writes_kept(table);
                 let name = self.name_of_stream(key);
                 let stream = Stream::new(name, self.base.streams.gone(name));
-                let number = self.base.streams.insert(Stream { is_kept, ..stream });
+                // Of what is kept nothing has been evicted.
+                let start = if is_kept { stream.end } else { stream.start };
+                let number = self.base.streams.insert(Stream { is_kept, start, ..stream });
                 let value = NewValue::Held(Handle::Stream(number).word());
                 let writing = self.begin_writing(WriteKind::Stream);
                 self.put(table, key, Put::rewritten(value));
@@ -105,13 +107,14 @@ impl Engine {
                 number
             }
         };
+        self.need_last_block(key, number)?;
         let stream = self.base.streams.get_mut(number);
         let (offset, is_kept) = (stream.end, stream.is_kept);
         stream.append(&mut self.store.pool, tail, expected);
         let end = stream.end;
         self.base.streams.refile(number);
         if is_kept {
-            self.keep_appended(key, offset, tail);
+            self.keep_appended(key, number, offset, tail);
         }
         self.notifications.watches.note(key);
         self.notifications.events.note(EventKinds::STREAMS, "stream.append", key);
@@ -170,9 +173,12 @@ impl Engine {
                 let (first, end) = (chunk.first.max(stream.start), chunk.first + kept as u64);
                 return Err(self.need_chunk(key, first, end));
             }
-            len = len.min(stream.len_in_memory(at, skip + len) - skip);
+            let most = stream.len_in_memory(at, skip + len) - skip;
+            len = len.min(most);
+            self.base.streams.get_mut(number).is_read(at);
         }
-        let chunks = self.base.streams.get(number).chunks.range(at.min(stream.chunks.len())..);
+        let stream = self.base.streams.get(number);
+        let chunks = stream.chunks.range(at.min(stream.chunks.len())..);
         Ok(Some(StreamBytes { place: Place::Chunks { pool: &self.store.pool, chunks, skip }, len }))
     }
 
@@ -210,7 +216,7 @@ impl Engine {
         self.base.streams.refile(number);
         if start != before {
             if is_kept {
-                self.keep_trimmed(key, start);
+                self.keep_trimmed(key, before, start);
             }
             self.notifications.watches.note(key);
             self.notifications.events.note(EventKinds::STREAMS, "stream.trim", key);
@@ -261,11 +267,12 @@ impl Engine {
             Err(Stop::Wait(ticket)) => return Err(Stop::Wait(ticket)),
             _ => self.base.streams.gone(name).end,
         };
-        self.need_all_chunks(from, number)?;
+        self.know_stream_copied(from, to)?;
         let copy = self.base.streams.get(number).copy(&self.store.pool, name, least);
         let table = self.store.table_for(to);
         let is_kept = self.writes_kept(table);
-        let copy = self.base.streams.insert(Stream { is_kept, ..copy });
+        let start = if is_kept { copy.first() } else { copy.start };
+        let copy = self.base.streams.insert(Stream { is_kept, start, ..copy });
         self.base.streams.refile(copy);
         let word = Handle::Stream(copy).word();
         let expiry = expiry.map_or(Expiry::Never, Expiry::At);
@@ -289,6 +296,12 @@ impl Engine {
         ticket
     }
 
+    /// Whether a ticket is one of [`Engine::await_tail`] for `key`, and was not woken.
+    #[must_use]
+    pub fn awaits_tail(&self, key: &[u8], ticket: Ticket) -> bool {
+        self.notifications.watches.awaits_note(key, ticket)
+    }
+
     /// Ends what [`Engine::await_tail`] began.
     pub fn forget_tail(&mut self, key: &[u8], ticket: Ticket) {
         self.notifications.watches.forget_note(key, ticket);
@@ -300,6 +313,7 @@ impl Engine {
     }
 
     pub(crate) fn drop_streams(&mut self) {
+        self.withdraw_chunk_loads();
         let (pool, spilling) = (&mut self.store.pool, &mut self.base.spilling);
         self.base.streams.clear(pool, spilling, self.memory.memory_limit());
     }

@@ -6,6 +6,7 @@ use super::evict::LAST_BYTES_MIN;
 use crate::spill::{Spilled, Spilling};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use headwater_pool::{Pool, ValueRef};
 
 /// Where the bytes of a chunk are.
@@ -69,6 +70,10 @@ pub(crate) struct Stream {
     pub(crate) is_kept: bool,
     /// How many of the chunks are in memory.
     pub(super) in_memory: usize,
+    /// Where chunks end that were loaded and not read since: they do not go first.
+    pub(super) awaited: Vec<u64>,
+    /// How many records there may be of its last block.
+    pub(super) records: u32,
 }
 
 impl Stream {
@@ -149,7 +154,10 @@ impl Stream {
     pub(crate) fn oldest_in_memory(&self) -> Option<usize> {
         let at = match self.is_kept {
             // What was loaded may lie between what was not.
-            true => self.chunks.iter().position(|chunk| chunk.value().is_some())?,
+            true => self.chunks.iter().position(|chunk| {
+                let end = chunk.first + chunk.len() as u64;
+                chunk.value().is_some() && !self.awaited.contains(&end)
+            })?,
             false => self.chunks.partition_point(|chunk| chunk.value().is_none()),
         };
         (at + 1 < self.chunks.len()).then_some(at)

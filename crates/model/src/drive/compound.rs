@@ -14,7 +14,12 @@ fn refusal<T>(given: &Result<T, Stop>) -> Option<EngineError> {
 }
 
 fn ran_out<T>(given: &Result<T, Stop>) -> bool {
-    matches!(given, Err(Stop::Failed(EngineError::OutOfMemory)))
+    match given {
+        Err(Stop::Failed(EngineError::OutOfMemory)) => true,
+        // All of a stream that is copied must be in memory at once.
+        Err(Stop::Failed(EngineError::Refused(why))) => why.contains("are on disk alone"),
+        _ => false,
+    }
 }
 
 /// The number that a value is the text of.

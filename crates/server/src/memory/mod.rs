@@ -69,8 +69,7 @@ pub(crate) const STORE_LOOK: u64 = 2;
 /// For how long what a look has not found is not looked for again: a look takes longer than the write that it is for, and where
 /// memory is full, every write would have one.
 const NOTHING_FOUND_FOR: Duration = Duration::from_millis(1);
-/// A start waits for the threads of stores where more than this part of the bound is taken, and for so long.
-const SETTLED_PART: usize = 4;
+/// For how long a start waits at most for the threads of stores.
 const SETTLES_FOR: Duration = Duration::from_secs(10);
 
 fn part(bound: usize, of_1024: usize) -> usize {
@@ -271,7 +270,9 @@ impl Gauge {
         }
         let before = self.used();
         // Pages that other threads have freed and not given back count as taken.
-        self.heap.purge_all();
+        if self.for_one.get() > 0 {
+            self.heap.purge_all();
+        }
         self.refresh(self.untouched.get());
         let found = self.used() < before;
         self.nothing_found.set((!found).then(Instant::now));
@@ -342,7 +343,9 @@ impl Gauge {
         let began = Instant::now();
         loop {
             self.heap.purge_all();
-            if self.heap.sample().resident <= bound / SETTLED_PART
+            let sample = self.heap.sample();
+            let empty = sample.resident.saturating_sub(sample.files);
+            if empty + self.beside_empty(&sample) <= bound
                 || !self.stores().is_any_busy()
                 || began.elapsed() > SETTLES_FOR
             {
@@ -356,18 +359,23 @@ impl Gauge {
     pub(crate) fn least(&self, ready: Option<Sample>) -> usize {
         const STEP: usize = 1 << 20;
         let sample = ready.unwrap_or_else(|| self.heap.sample());
-        // Pages of the program come and go with what it runs and what the system has room for: what is left to them counts
-        // as taken, and of those that were there only what exceeds it. Both are of one moment, so that none counts twice.
-        let program = self.program.get().max(sample.files);
         let empty = sample.resident.saturating_sub(sample.files);
         let empty = self
             .common
             .as_ref()
             .map_or(empty, |common| common.tell_empty(empty + common.to_come() * SHARD_BYTES));
+        (empty + self.beside_empty(&sample)).div_ceil(STEP) * STEP
+    }
+
+    /// What a server needs beside what it takes without data.
+    fn beside_empty(&self, sample: &Sample) -> usize {
+        // Pages of the program come and go with what it runs and what the system has room for: what is left to them counts
+        // as taken, and of those that were there only what exceeds it. Both are of one moment, so that none counts twice.
+        let program = self.program.get().max(sample.files);
         let beside = program + self.apart.get() + self.for_stores.get() + self.on_its_way.get();
         // What is read from a store needs room at each shard: none lends its last to another.
         let shards = if self.for_stores.get() > 0 { self.shards() } else { 1 };
-        (empty + beside + shards * LEAST_FOR_DATA).div_ceil(STEP) * STEP
+        beside + shards * LEAST_FOR_DATA
     }
 
     /// What a bound leaves to data, and to what comes and goes with them; `ready`: as in [`Gauge::least`].

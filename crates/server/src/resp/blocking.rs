@@ -77,7 +77,11 @@ impl ShardService {
         work: &mut Turn<'_>,
     ) -> Flow {
         let resumed = self.waits.blocking.resumed.take();
-        let Some((key, millis)) = blocking(data) else { return self.park(ticket, args, work) };
+        let of_tail = |&(key, _): &(&[u8], u64)| self.node.engine().awaits_tail(key, ticket);
+        // What must be loaded first is waited for as by any command.
+        let Some((key, millis)) = blocking(data).filter(of_tail) else {
+            return self.park(ticket, args, work);
+        };
         let now = work.time.uptime;
         // The clock of a turn is up to a millisecond behind: nobody gives up before the time.
         let limit = (millis > 0).then(|| now.saturating_add(millis).saturating_add(1));
