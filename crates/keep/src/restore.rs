@@ -8,6 +8,7 @@ use crate::writer::write_state;
 use crate::{Found, Options, describe, open_database};
 use fjall::{Keyspace, PersistMode};
 use headwater_base::key::SEPARATOR;
+use headwater_base::stream_records::is_stream_record;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::thread;
@@ -40,8 +41,10 @@ impl Restored {
         let bytes = key.len() + record.len();
         self.bytes += bytes as u64;
         if part == Part::Keys {
-            self.keys += 1;
-            self.plain_keys += u64::from(!key.contains(&SEPARATOR));
+            // The bytes of a stream are no keys of anybody's.
+            let is_key = !is_stream_record(key);
+            self.keys += u64::from(is_key);
+            self.plain_keys += u64::from(is_key && !key.contains(&SEPARATOR));
         }
         bytes
     }
