@@ -1,11 +1,12 @@
-//! Nodes whose folders do not end with what their log has there: of another log, or with more than it has.
+//! Nodes whose folders do not end with what their log has there, of another log, or with more than it has; and one whose folder cannot be written.
 
-use crate::cluster::{ALL, Cluster, NODES, ask, read, text};
+use crate::cluster::{ALL, Cluster, NODES, Node, ask, read, text};
 use crate::support::{PATIENCE, program};
 use redis::Value;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -105,7 +106,7 @@ fn a_node_whose_folder_is_of_another_log_discards_it_and_begins_anew() {
     fs::remove_dir_all(&data).unwrap();
     fs::rename(&old, &data).unwrap();
     let log = begin_logged(&mut cluster, struck);
-    let logged = until_logged(&log, "event=\"snapshot_loaded\"");
+    let logged = until_logged(&log, "a snapshot was loaded");
     let warned = logged.lines().find(|line| line.contains("event=\"folder_discarded\""));
     let warned = warned.unwrap_or_else(|| panic!("{logged}"));
     assert!(warned.contains("WARN") && warned.contains("stream=\"HW_second_0\""), "{warned}");
@@ -159,4 +160,64 @@ fn a_node_whose_folder_has_more_than_the_log_stops_and_keeps_it() {
         let data = folder_of(&cluster, at);
         assert!(data.join("headwater-data").exists() && !data.join("discarded").exists());
     }
+}
+
+#[test]
+fn an_owner_that_cannot_write_its_folder_ends_and_another_node_has_all_that_was_acknowledged() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let owner = cluster.owner();
+    let (struck, third) = ((owner + 1) % NODES, (owner + 2) % NODES);
+    cluster.end(struck, Signal::TERM);
+    // Files beyond a limit then fail with an error, as on a full disk, instead of a signal.
+    let plain = cluster.command(struck);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(plain.get_program());
+    shell.args(plain.get_args()).env("HEADWATER_LOG_LEVEL", "error");
+    cluster.nodes[struck] = Some(Node::start(shell));
+    cluster.end(third, Signal::TERM);
+    cluster.end(owner, Signal::TERM);
+    assert_eq!(cluster.owner(), struck);
+    cluster.begin(third);
+    cluster.begin(owner);
+    let mut client = cluster.client(third);
+    ask(&mut client, "SET p|0 before").unwrap();
+    let pid = Pid::from_child(&cluster.nodes[struck].as_ref().expect("it runs").child);
+    let limit = Rlimit { current: Some(4096), maximum: Some(4096) };
+    prlimit(Some(pid), Resource::Fsize, limit).unwrap();
+
+    let (value, mut acknowledged) = ("v".repeat(2000), vec![0]);
+    let (began, mut number) = (Instant::now(), 0);
+    let is_over = |cluster: &mut Cluster| {
+        let node = cluster.nodes[struck].as_mut().expect("it was started");
+        node.child.try_wait().unwrap().is_some()
+    };
+    while !is_over(&mut cluster) {
+        assert!(began.elapsed() < PATIENCE, "it goes on without a folder");
+        number += 1;
+        match ask(&mut client, &format!("SET p|{number} {value}")) {
+            Ok(_) => acknowledged.push(number),
+            Err(_) => client = cluster.client(third),
+        }
+    }
+    until_ended(&mut cluster, struck);
+    let next = cluster.owner();
+    assert_ne!(next, struck);
+    let check = |cluster: &Cluster, at: usize, acknowledged: &[u64]| {
+        let mut client = cluster.client(at);
+        for number in acknowledged {
+            let found = text(&read(cluster, at, &mut client, &format!("GET p|{number}")));
+            let is = if *number == 0 { "before" } else { &*value };
+            assert_eq!(found, is, "p|{number} was acknowledged");
+        }
+    };
+    check(&cluster, third, &acknowledged);
+    acknowledged.push(number + 1);
+    ask(&mut cluster.client(next), &format!("SET p|{} {value}", number + 1)).unwrap();
+    // Where there is room again, it has all that the others have.
+    cluster.begin(struck);
+    for at in (0..NODES).filter(|at| *at != struck) {
+        cluster.end(at, Signal::TERM);
+    }
+    assert_eq!(cluster.owner(), struck);
+    check(&cluster, struck, &acknowledged);
 }
