@@ -7,6 +7,7 @@
 //! DIR/safe             the last operation that was made safe: position:8 check:8
 //! DIR/turns-0, -1      turns that the store may not have yet: see `log.rs`
 //! DIR/store            fjall's files
+//! DIR/discarded/…      all of the above, of a copy of a log that turned out to be none
 //! ```
 //!
 //! Where the journals end in a broken batch, a crash may have cut a write short, or what was safe is damaged. `safe`
@@ -29,6 +30,7 @@ pub const FORMAT_FILE: &str = "headwater-data";
 const LOCK_FILE: &str = "lock";
 const SAFE_FILE: &str = "safe";
 const STORE_FOLDER: &str = "store";
+const DISCARDED_FOLDER: &str = "discarded";
 /// What the format file says.
 const FORMAT: &str = "Headwater data, format 1\n";
 /// The file that a fjall database is known by.
@@ -93,19 +95,35 @@ impl Folder {
 
     /// Removes what is in the folder, which is as new then.
     pub(crate) fn empty(&mut self) -> io::Result<()> {
-        let missing = |error: io::Error| match error.kind() {
-            ErrorKind::NotFound => Ok(()),
-            _ => Err(error),
-        };
         // Without it the rest is the beginning of a folder, whose making was cut short.
-        fs::remove_file(self.path.join(FORMAT_FILE)).or_else(missing)?;
+        absent_or(fs::remove_file(self.path.join(FORMAT_FILE)))?;
         File::open(&self.path)?.sync_all()?;
-        fs::remove_dir_all(self.store()).or_else(missing)?;
+        absent_or(fs::remove_dir_all(self.store()))?;
         for path in crate::log::paths(&self.path).into_iter().chain([self.path.join(SAFE_FILE)]) {
-            fs::remove_file(path).or_else(missing)?;
+            absent_or(fs::remove_file(path))?;
         }
         self.is_new = true;
         DirBuilder::new().recursive(true).mode(0o700).create(self.store())
+    }
+
+    /// Moves what is in the folder into one within it, whose earlier content is removed; gives that one. The folder is as new then.
+    fn discard(&mut self) -> io::Result<PathBuf> {
+        let aside = self.path.join(DISCARDED_FOLDER);
+        absent_or(fs::remove_dir_all(&aside))?;
+        DirBuilder::new().mode(0o700).create(&aside)?;
+        // Cut short anywhere, what is left is a folder that opens: without its format it is as new, and `safe` speaks of turns that
+        // come behind it.
+        let files = [FORMAT_FILE, SAFE_FILE].map(|name| self.path.join(name));
+        let turns = crate::log::paths(&self.path);
+        for path in files.into_iter().chain(turns).chain([self.store()]) {
+            let name = path.file_name().unwrap_or_default();
+            absent_or(fs::rename(&path, aside.join(name)))?;
+            File::open(&self.path)?.sync_all()?;
+        }
+        File::open(&aside)?.sync_all()?;
+        self.is_new = true;
+        DirBuilder::new().recursive(true).mode(0o700).create(self.store())?;
+        Ok(aside)
     }
 
     /// Where the store's files are.
@@ -173,6 +191,23 @@ impl Folder {
         }
         Ok(())
     }
+}
+
+/// What was done to a file that may be absent.
+fn absent_or(done: io::Result<()>) -> io::Result<()> {
+    done.or_else(|error| match error.kind() {
+        ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })
+}
+
+/// Moves the copy of a log in the folder `path` into a folder within it, in place of one that was moved there before; gives where that is. `path` is as a
+/// new one then.
+///
+/// # Errors
+/// Another process uses the folder, or it cannot be written.
+pub fn discard_copy(path: &Path) -> Result<PathBuf, String> {
+    Folder::open(path)?.discard().map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Checks one tree's: `current` names the manifest, and has its checksum.

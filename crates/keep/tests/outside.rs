@@ -5,7 +5,9 @@ mod common;
 use common::{Rng, Told, load};
 use headwater_base::KeyRange;
 use headwater_base::source::{Attributes, BaseStore};
-use headwater_keep::{Acknowledger, Feed, LogMark, Options, Store, TurnLog};
+use headwater_keep::{
+    Acknowledger, FORMAT_FILE, Feed, LogMark, Options, Store, TurnLog, discard_copy,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -146,4 +148,37 @@ fn a_folder_is_a_servers_own_or_a_copy() {
     drop(store);
     let error = Told::try_open_with(copy.path(), Options::default(), Feed::Own).unwrap_err();
     assert!(error.contains("a copy of a cluster's log"), "{error}");
+}
+
+#[test]
+fn a_copy_that_is_discarded_is_kept_until_another_one_is() {
+    let place = tempfile::tempdir().unwrap();
+    let fill = |key: &[u8], at: usize| {
+        let appended = Appended::default();
+        let (store, _told) = open(place.path(), Feed::Log(Box::new(Queue(appended))));
+        assert_eq!(store.log_mark(), None, "it is as a new one");
+        let none = Attributes::default();
+        store.keeper().put(key, &mut core::iter::once(&b"1"[..]), none);
+        let last = store.commit().0;
+        store.acknowledger().acknowledged(last, mark(at));
+    };
+    let mut aside = None;
+    for (key, at) in [(b"p|a", 7), (b"p|b", 4)] {
+        fill(key, at);
+        let kept = discard_copy(place.path()).unwrap();
+        assert_eq!(aside.get_or_insert_with(|| kept.clone()), &kept, "there is one at most");
+        let (found, end) = keys(&kept);
+        assert_eq!(found.keys().collect::<Vec<_>>(), [key]);
+        assert_eq!(end, Some(mark(at)));
+        assert_eq!(keys(place.path()), (Keys::new(), None));
+    }
+    // Cut short when the folder was no longer known by its format: it is as it was, and is discarded again.
+    fill(b"p|c", 9);
+    let kept = aside.unwrap();
+    std::fs::rename(place.path().join(FORMAT_FILE), kept.join(FORMAT_FILE)).unwrap();
+    assert_eq!(keys(place.path()).1, Some(mark(9)));
+    discard_copy(place.path()).unwrap();
+    assert_eq!(keys(&kept).1, Some(mark(9)));
+    let (_store, _told) = open(place.path(), Feed::Follows);
+    assert!(discard_copy(place.path()).unwrap_err().contains("another process"));
 }

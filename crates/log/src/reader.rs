@@ -1,6 +1,6 @@
 //! Which messages of a log are data: what everybody who reads it agrees on.
 
-use crate::record::{BadRecord, Epoch, LogId, LogMessage, RecordKind};
+use crate::record::{BadRecord, Epoch, LogId, LogMessage, RecordHeader, RecordKind};
 use crate::seam::Sequence;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -113,6 +113,38 @@ pub enum StopReason {
         /// The place of the part that is too much.
         sequence: Sequence,
     },
+}
+
+/// What becomes of the folder of a node that has stopped: it follows the log, or has not begun to serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FolderFate {
+    /// It stays as it is: somebody has to look at it, or at the log.
+    Stays,
+    /// It is made anew of a snapshot, since what it lacks is purged.
+    Reloads,
+    /// It is discarded: the log, which can be read there, has another record where it ends, so it is no copy of this log.
+    Discarded {
+        /// The place of that record.
+        sequence: Sequence,
+    },
+}
+
+impl StopReason {
+    /// What becomes of the folder. Nothing but another record that was read in its place says that a folder is no copy: where the log ends before it, or a
+    /// message is not to be believed, the folder may have the only copy of what was acknowledged.
+    #[must_use]
+    pub fn folder(&self) -> FolderFate {
+        match self {
+            Self::Other { sequence, .. } => FolderFate::Discarded { sequence: *sequence },
+            Self::Purged { .. } => FolderFate::Reloads,
+            Self::Bad { .. }
+            | Self::Chain { .. }
+            | Self::Unclaimed { .. }
+            | Self::Hole { .. }
+            | Self::Missing { .. }
+            | Self::Long { .. } => FolderFate::Stays,
+        }
+    }
 }
 
 impl fmt::Display for StopReason {
@@ -290,12 +322,27 @@ impl LogReader {
 
     /// Reads the record that reading begins with.
     fn confirm(&mut self, from: LogPosition, message: &LogMessage<'_>) -> Result<(), StopReason> {
+        self.check_nothing_is_missing(from.sequence, message)?;
         if message.checksum != from.checksum || message.header.kind == RecordKind::Part {
             return Err(StopReason::Other { stream: self.stream.clone(), sequence: from.sequence });
         }
         self.begins_with = None;
         self.follow(from, message.header.number, message.header.epoch);
         Ok(())
+    }
+
+    /// A claim whose number is not 0 was accepted where the log ended, before an acknowledged record that its claimant knows of: the one at that number. It
+    /// tells everybody, also those who would otherwise take it for another record in the place of theirs.
+    fn check_nothing_is_missing(
+        &self,
+        found: Sequence,
+        message: &LogMessage<'_>,
+    ) -> Result<(), StopReason> {
+        let RecordHeader { kind, number, .. } = message.header;
+        if kind != RecordKind::Claim || number == 0 {
+            return Ok(());
+        }
+        Err(StopReason::Missing { stream: self.stream.clone(), sequence: Sequence(number), found })
     }
 
     /// What a message is, as A2 says.
@@ -343,11 +390,12 @@ impl LogReader {
         sequence: Sequence,
         message: &LogMessage<'_>,
     ) -> Result<Option<LogEntry>, StopReason> {
+        self.check_nothing_is_missing(sequence, message)?;
         let header = &message.header;
         if header.epoch <= self.epoch {
             return Ok(None);
         }
-        if header.before != self.last || header.number != 0 {
+        if header.before != self.last {
             return Err(StopReason::Chain { stream: self.stream.clone(), sequence });
         }
         let position = LogPosition { sequence, checksum: message.checksum };

@@ -57,7 +57,7 @@ pub struct RecordHeader {
     pub kind: RecordKind,
     /// Its owner's epoch.
     pub epoch: Epoch,
-    /// Its number in the epoch; the claim has 0.
+    /// Its number in the epoch; the claim has 0, or the place of an acknowledged record before which the log was found to end.
     pub number: u64,
     /// The checksum of the message that it follows.
     pub before: u64,

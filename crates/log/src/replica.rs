@@ -522,7 +522,9 @@ impl Replica {
             return self.claim_again(now, effects);
         }
         let before = self.reader.last_checksum();
-        let header = RecordHeader { kind: RecordKind::Claim, epoch, number: 0, before, schema: 0 };
+        // That it is accepted before a record that must be there proves that it is lost: all who read the claim are told.
+        let number = self.reader.unconfirmed().map_or(0, |missing| missing.sequence.0);
+        let header = RecordHeader { kind: RecordKind::Claim, epoch, number, before, schema: 0 };
         let (bytes, checksum) = header.encode(self.log, &self.config.node.encode());
         let expected = match self.reader.unconfirmed() {
             Some(missing) => last.min(Sequence(missing.sequence.0 - 1)),

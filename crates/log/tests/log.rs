@@ -1,9 +1,9 @@
 //! What an appender sends and acknowledges, and what a reader takes for data.
 
 use headwater_log::{
-    AppendOutcome, AppendWindow, Appender, BadRecord, Epoch, LogEntry, LogId, LogPosition,
-    LogReader, LogRequest, MessageId, Monotonic, Progress, RecordHeader, RecordKind, Sequence,
-    StopReason, Turn,
+    AppendOutcome, AppendWindow, Appender, BadRecord, Epoch, FolderFate, LogEntry, LogId,
+    LogPosition, LogReader, LogRequest, MessageId, Monotonic, Progress, RecordHeader, RecordKind,
+    Sequence, StopReason, Turn,
 };
 
 const STREAM: &str = "HW_test_0";
@@ -136,6 +136,71 @@ fn a_reader_goes_on_behind_a_record_that_is_still_there() {
     assert_eq!(stop, StopReason::Other { stream: STREAM.into(), sequence: Sequence(2) });
     let bad = LogReader::new(STREAM, from).read(Sequence(2), b"").unwrap_err();
     assert!(matches!(bad, StopReason::Bad { bad: BadRecord::Unknown, .. }));
+}
+
+#[test]
+fn a_folder_is_discarded_only_where_the_log_has_another_record_in_its_place() {
+    let (mut owner, claim) = Writer::claim(1, 0);
+    let (first, second) = (owner.data(b"a"), owner.data(b"b"));
+    let from = LogPosition { sequence: Sequence(2), checksum: owner.before };
+    let fate = |sequence: u64, bytes: &[u8]| {
+        let stop = LogReader::new(STREAM, from).read(Sequence(sequence), bytes).unwrap_err();
+        (stop.folder(), stop.to_string())
+    };
+    let other = "is another one than the record";
+    let (mut parted, _) = Writer::claim(1, 0);
+    for (record, is) in
+        [(&first, "data"), (&claim, "a claim"), (&parted.write(RecordKind::Part, b"x"), "a part")]
+    {
+        let (is_so, text) = fate(2, record);
+        assert_eq!(is_so, FolderFate::Discarded { sequence: Sequence(2) }, "{is}");
+        assert!(text.contains(other), "{text}");
+    }
+    assert_eq!(LogReader::new(STREAM, from).read(Sequence(2), &second), Ok(None));
+
+    // What is damaged, of a newer format, or of another stream.
+    let mut damaged = first.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let mut newer = first.clone();
+    newer[4] ^= 0x40;
+    let header =
+        RecordHeader { kind: RecordKind::Last, epoch: Epoch(1), number: 1, before: 0, schema: 0 };
+    let (foreign, _) = header.encode(LogId::of("HW_another_0"), b"a");
+    for (bytes, says) in [(damaged, "checksum"), (newer, "format"), (foreign, "another")] {
+        let (is_so, text) = fate(2, &bytes);
+        assert_eq!(is_so, FolderFate::Stays, "{text}");
+        assert!(text.contains(says) && !text.contains(other), "{text}");
+    }
+    // What is not there, and what is purged.
+    assert_eq!(fate(3, &second).0, FolderFate::Stays);
+    let purged = LogReader::new(STREAM, from).begins_at(Sequence(3)).unwrap_err();
+    assert_eq!(purged.folder(), FolderFate::Reloads);
+}
+
+#[test]
+fn who_has_found_that_an_acknowledged_record_is_lost_tells_all_readers() {
+    let (mut owner, claim) = Writer::claim(1, 0);
+    let first = owner.data(b"a");
+    let position = |sequence, checksum| LogPosition { sequence: Sequence(sequence), checksum };
+    let at_end = position(2, owner.before);
+    // Message 4 was acknowledged, and the log ended with 2 when this claim was accepted.
+    let (epoch, before) = (Epoch(2), 77);
+    let header = RecordHeader { kind: RecordKind::Claim, epoch, number: 4, before, schema: 0 };
+    let (found, _) = header.encode(LogId::of(STREAM), b"b");
+    let stream = || String::from(STREAM);
+    let lost = StopReason::Missing { stream: stream(), sequence: Sequence(4), found: Sequence(3) };
+    // From the beginning, behind a record that is there, and where a record is lost that is older than that.
+    assert_eq!(taken(&[claim, first.clone(), found.clone()]), Err(lost.clone()));
+    let mut follower = LogReader::new(STREAM, at_end);
+    assert_eq!(follower.read(Sequence(2), &first), Ok(None));
+    assert_eq!(follower.read(Sequence(3), &found), Err(lost.clone()));
+    let mut loser = LogReader::new(STREAM, position(3, 5));
+    assert_eq!(loser.read(Sequence(3), &found), Err(lost.clone()));
+    assert_eq!(lost.folder(), FolderFate::Stays);
+    // Its claimant, when it begins again and claims again, where the record was.
+    let mut claimant = LogReader::new(STREAM, position(4, before));
+    let stop = claimant.read(Sequence(4), &found).unwrap_err();
+    assert_eq!(stop.folder(), FolderFate::Stays, "{stop}");
 }
 
 fn appender(in_flight_bytes_max: usize, message_bytes_max: usize) -> Appender {

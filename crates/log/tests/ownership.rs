@@ -2,9 +2,10 @@
 
 use headwater_log::{
     AppendOutcome, AppendWindow, BadValue, BucketAnswer, BucketRequest, Contest, DrainLook,
-    DrainedNodes, Epoch, Heartbeat, HeartbeatError, LeaseTimes, LogAnswer, LogBatch, LogPosition,
-    LogRequest, Monotonic, Owner, Ownership, OwnershipEvent, PutOutcome, RecordHeader, RecordKind,
-    Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, Revision, Sequence,
+    DrainedNodes, Epoch, FolderFate, Heartbeat, HeartbeatError, LeaseTimes, LogAnswer, LogBatch,
+    LogPosition, LogReader, LogRequest, Monotonic, Owner, Ownership, OwnershipEvent, PutOutcome,
+    RecordHeader, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop,
+    Revision, Sequence,
 };
 
 const STREAM: &str = "HW_test_0";
@@ -304,8 +305,9 @@ fn an_acknowledged_record_that_is_missing_stops_the_shard() {
     let mut told = Told::new(position);
     // The server that answers may only be behind: that the claim is accepted there shows that it is not.
     let claim = told.claims(&[], 3);
-    let LogRequest::Append { expected, .. } = &claim else { panic!("{claim:?}") };
+    let LogRequest::Append { expected, bytes, .. } = &claim else { panic!("{claim:?}") };
     assert_eq!(*expected, Sequence(3));
+    let found = bytes.clone();
     told.answer(&claim, AppendOutcome::Stored(Sequence(4)));
     let Some(ReplicaEffect::Halt(stop)) = told.effects.last() else {
         panic!("{told:?}", told = told.effects)
@@ -313,6 +315,12 @@ fn an_acknowledged_record_that_is_missing_stops_the_shard() {
     let text = stop.to_string();
     assert!(text.contains("message 5 of stream HW_test_0 was acknowledged and is lost"), "{text}");
     assert_eq!(told.replica.serves(), None);
+    let ReplicaStop::Log(stop) = stop else { panic!("{stop:?}") };
+    assert_eq!(stop.folder(), FolderFate::Stays);
+    // Another node, whose folder ends there, does not take the claim for another record in the place of its own.
+    let position = LogPosition { sequence: Sequence(4), checksum: 2 };
+    let other = LogReader::new(STREAM, position).read(Sequence(4), &found).unwrap_err();
+    assert_eq!(other, *stop);
 }
 
 /// A look at whether node `b` is drained, with what it was answered.

@@ -203,6 +203,11 @@ impl Cluster {
     }
 
     pub(crate) fn begin(&mut self, at: usize) {
+        self.nodes[at] = Some(Node::start(self.command(at)));
+    }
+
+    /// What starts a node.
+    pub(crate) fn command(&self, at: usize) -> Command {
         let data = self.folder.path().join(format!("node{at}"));
         let port = self.ports[at];
         let mut command = program();
@@ -220,7 +225,7 @@ impl Cluster {
         for url in self.nats.monitoring() {
             command.args(["--nats-monitoring", &url]);
         }
-        self.nodes[at] = Some(Node::start(command));
+        command
     }
 
     fn owner_now(&self) -> Option<usize> {

@@ -17,6 +17,7 @@ mod cluster;
 mod cluster_commands;
 mod cluster_cut;
 mod cluster_demo;
+mod cluster_folders;
 mod cluster_nodes;
 mod cluster_refusals;
 mod cluster_restore;

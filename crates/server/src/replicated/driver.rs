@@ -11,11 +11,11 @@ use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
     RoomSeen, Wake, monotonic,
 };
-use headwater_keep::{Acknowledger, LogMark, Store};
+use headwater_keep::{Acknowledger, LogMark, Store, discard_copy};
 use headwater_log::{
     AppendWindow, Balance, BalanceWish, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes,
-    Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic, Owner,
-    Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
+    Epoch, FolderFate, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic,
+    Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
     SnapshotEffect, SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn,
     node_of,
 };
@@ -418,6 +418,23 @@ impl Driver {
         }
     }
 
+    /// The log has another record where the folder ends: the folder is no copy of it, and the node begins with an empty one.
+    fn discard(&mut self, stop: &StopReason, sequence: Sequence) -> ! {
+        self.standby.enter(StandbyStage::Loads);
+        // The store is closed with it. What a server has is never discarded.
+        if self.copy.take().is_none() {
+            stop_for_good(&stop.to_string());
+        }
+        match discard_copy(&self.folder) {
+            Ok(kept) => {
+                let (stream, sequence, kept) = (&*self.stream, sequence.0, kept.display());
+                event!(warn, "cluster", "folder_discarded", stream, sequence, %kept);
+                begin_again("the log has another record where the folder ended");
+            }
+            Err(why) => stop_for_good(&format!("{stop}; {why}")),
+        }
+    }
+
     /// What the node should do so that shards are at nodes evenly.
     fn place(&mut self, now: Monotonic) -> BalanceWish {
         let (looked, mut wish) = self.placed;
@@ -539,9 +556,11 @@ impl Driver {
                     "the node owns the shard no more: its lease is lost, or the log has not acknowledged what it appended",
                 );
             }
-            ReplicaEffect::Halt(ReplicaStop::Log(stop @ StopReason::Purged { .. })) => {
-                self.load(&stop)
-            }
+            ReplicaEffect::Halt(ReplicaStop::Log(stop)) => match stop.folder() {
+                FolderFate::Reloads => self.load(&stop),
+                FolderFate::Discarded { sequence } => self.discard(&stop, sequence),
+                FolderFate::Stays => stop_for_good(&stop.to_string()),
+            },
             ReplicaEffect::Halt(stop) => stop_for_good(&stop.to_string()),
         }
     }
