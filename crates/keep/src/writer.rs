@@ -399,6 +399,10 @@ impl Writer {
         keys: &Keyspace,
         batch: &mut WriteBatch,
     ) -> fjall::Result<()> {
+        if !last.is_empty() && first >= last {
+            // It has no keys, and the set would not hear of it.
+            return Ok(());
+        }
         let within = put.range::<[u8], _>(headwater_base::key::bounds(first, last));
         for key in within.copied().collect::<Vec<_>>() {
             batch.remove(keys, key);
