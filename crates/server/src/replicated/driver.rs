@@ -1,5 +1,6 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
+use super::folder::discard;
 use super::notices::Notices;
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
@@ -11,7 +12,7 @@ use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
     RoomSeen, Wake, monotonic,
 };
-use headwater_keep::{Acknowledger, LogMark, Store, discard_copy};
+use headwater_keep::{Acknowledger, LogMark, Store};
 use headwater_log::{
     AppendWindow, Balance, BalanceWish, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes,
     Epoch, FolderFate, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic,
@@ -141,7 +142,7 @@ pub(super) struct Driver {
 }
 
 /// Ends the process, for a reason that whoever operates the cluster has to look at.
-fn stop_for_good(why: &str) -> ! {
+pub(super) fn stop_for_good(why: &str) -> ! {
     event!(error, "cluster", "stopped", why, "the node stops for good");
     log::end();
     std::process::exit(1)
@@ -418,23 +419,6 @@ impl Driver {
         }
     }
 
-    /// The log has another record where the folder ends: the folder is no copy of it, and the node begins with an empty one.
-    fn discard(&mut self, stop: &StopReason, sequence: Sequence) -> ! {
-        self.standby.enter(StandbyStage::Loads);
-        // The store is closed with it. What a server has is never discarded.
-        if self.copy.take().is_none() {
-            stop_for_good(&stop.to_string());
-        }
-        match discard_copy(&self.folder) {
-            Ok(kept) => {
-                let (stream, sequence, kept) = (&*self.stream, sequence.0, kept.display());
-                event!(warn, "cluster", "folder_discarded", stream, sequence, %kept);
-                begin_again("the log has another record where the folder ended");
-            }
-            Err(why) => stop_for_good(&format!("{stop}; {why}")),
-        }
-    }
-
     /// What the node should do so that shards are at nodes evenly.
     fn place(&mut self, now: Monotonic) -> BalanceWish {
         let (looked, mut wish) = self.placed;
@@ -558,7 +542,10 @@ impl Driver {
             }
             ReplicaEffect::Halt(ReplicaStop::Log(stop)) => match stop.folder() {
                 FolderFate::Reloads => self.load(&stop),
-                FolderFate::Discarded { sequence } => self.discard(&stop, sequence),
+                FolderFate::Discarded { sequence } => {
+                    self.standby.enter(StandbyStage::Loads);
+                    discard(self.copy.take(), (&self.folder, &self.stream), &stop, sequence)
+                }
                 FolderFate::Stays => stop_for_good(&stop.to_string()),
             },
             ReplicaEffect::Halt(stop) => stop_for_good(&stop.to_string()),

@@ -15,6 +15,7 @@
 //!   folder, which has acknowledged writes alone.
 
 mod driver;
+mod folder;
 mod forward;
 mod linked;
 mod memory;
