@@ -118,11 +118,11 @@ pub enum StopReason {
 /// What becomes of the folder of a node that has stopped: it follows the log, or has not begun to serve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FolderFate {
-    /// It stays as it is: somebody has to look at it, or at the log.
+    /// The folder stays as it is: somebody has to look at it, or at the log.
     Stays,
-    /// It is made anew of a snapshot, since what it lacks is purged.
+    /// The folder is made anew of a snapshot, since the log is purged of what the folder lacks.
     Reloads,
-    /// It is discarded: the log, which can be read there, has another record where it ends, so it is no copy of this log.
+    /// The folder is discarded: the log, which can be read there, has another record where the folder ends, so it is no copy of this log.
     Discarded {
         /// The place of that record.
         sequence: Sequence,

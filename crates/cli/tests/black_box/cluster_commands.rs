@@ -1,6 +1,7 @@
 //! `headwater cluster …` on real NATS servers and nodes.
 
-use crate::cluster::{ALL, Cluster, NODES, Writers, ask, check, figure, read, servers, text};
+use crate::cluster::{ALL, Cluster, NODES, ask, figure, read, servers, text};
+use crate::cluster_writers::{Writers, check};
 use crate::support::{PATIENCE, program};
 use rustix::process::Signal;
 use serde_json::Value;

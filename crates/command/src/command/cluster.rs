@@ -22,7 +22,7 @@ pub enum Cluster<'a> {
     KeysInSlot {
         /// The slot.
         slot: u16,
-        /// So many of them at most; `None`: how many there are.
+        /// How many keys to give at most; `None`: the number of keys is wanted instead.
         most: Option<u64>,
     },
     /// Says whether the connection wants reads of nodes that only follow: all is answered by the owner.

@@ -95,7 +95,7 @@ pub enum Keys<'a> {
     InSlot {
         /// The slot.
         slot: u16,
-        /// So many of them at most; `None`: how many there are.
+        /// How many keys to give at most; `None`: the number of keys is wanted instead.
         most: Option<u64>,
     },
     /// Some of the stored keys, to be continued.

@@ -84,10 +84,15 @@ impl Stream {
         StreamHead { start: self.start, end: self.end, records: self.records }
     }
 
+    /// The offsets at which what is to be loaded of a chunk begins and ends; `None`: it is here.
+    pub(super) fn lacks(&self, chunk: &Chunk) -> Option<(u64, u64)> {
+        chunk.is_kept_alone().then(|| (chunk.first.max(self.start), chunk.end()))
+    }
+
     /// Notes that the chunk at a place was read: it may go like others.
     pub(super) fn is_read(&mut self, at: usize) {
         if !self.awaited.is_empty() {
-            let end = self.chunks.get(at).map(|chunk| chunk.first + chunk.len() as u64);
+            let end = self.chunks.get(at).map(Chunk::end);
             self.awaited.retain(|awaited| Some(*awaited) != end);
         }
     }
@@ -210,13 +215,11 @@ impl Engine {
             return Ok(());
         }
         let block = stream_block(stream.end);
-        let behind = |chunk: &&Chunk| chunk.first + chunk.len() as u64 > block;
-        let mut last = stream.chunks.iter().rev().take_while(behind);
-        if let Some(chunk) = last.find(|chunk| matches!(chunk.body, Body::Kept(_))) {
-            let (first, end) = (chunk.first.max(stream.start), chunk.first + chunk.len() as u64);
-            return Err(self.need_chunk(key, first, end));
+        let mut last = stream.chunks.iter().rev().take_while(|chunk| chunk.end() > block);
+        match last.find_map(|chunk| stream.lacks(chunk)) {
+            Some(lacking) => Err(self.need_chunk(key, lacking)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Makes one record of those that a stream has in the block of an offset and before it; whether all of that is in memory.
@@ -225,9 +228,10 @@ impl Engine {
         let from = stream_block(tail_from);
         let mut bytes = Vec::new();
         let mut first = None;
-        for chunk in &stream.chunks {
-            let (begin, end) = (chunk.first.max(from), chunk.first + chunk.len() as u64);
-            if end <= from || begin >= tail_from {
+        let block = stream.chunks.range(stream.chunk_at(from).min(stream.chunks.len())..);
+        for chunk in block.take_while(|chunk| chunk.first < tail_from) {
+            let (begin, end) = (chunk.first.max(from), chunk.end());
+            if end <= from {
                 continue;
             }
             let Some(value) = chunk.value() else { return false };
@@ -387,15 +391,13 @@ impl Engine {
         }
     }
 
-    fn need_all_chunks(&mut self, key: &[u8], number: u32) -> Result<(), Stop> {
+    /// Waits until all of a stream is in memory, or spilled.
+    ///
+    /// # Errors
+    /// As for [`Engine::know_stream_copied`].
+    pub(super) fn need_all_chunks(&mut self, key: &[u8], number: u32) -> Result<(), Stop> {
         let stream = self.base.streams.get(number);
-        let kept = |chunk: &Chunk| matches!(chunk.body, Body::Kept(_));
-        let wanted: Vec<(u64, u64)> = stream
-            .chunks
-            .iter()
-            .filter(|chunk| kept(chunk))
-            .map(|chunk| (chunk.first.max(stream.start), chunk.first + chunk.len() as u64))
-            .collect();
+        let wanted: Vec<_> = stream.chunks.iter().filter_map(|chunk| stream.lacks(chunk)).collect();
         if wanted.is_empty() {
             return Ok(());
         }
@@ -409,8 +411,8 @@ impl Engine {
             ))
             .into());
         }
-        for (first, end) in wanted {
-            self.ask_for_chunk(key, first, end);
+        for lacking in wanted {
+            self.ask_for_chunk(key, lacking);
         }
         Err(self.stop())
     }
@@ -422,13 +424,13 @@ impl Engine {
         }
     }
 
-    /// What a read answers that needs bytes which only the store has: those of a chunk from `first` to `end`.
-    pub(super) fn need_chunk(&mut self, key: &[u8], first: u64, end: u64) -> Stop {
-        self.ask_for_chunk(key, first, end);
+    /// What an operation answers that needs bytes of a chunk which only the store has ([`Stream::lacks`]).
+    pub(super) fn need_chunk(&mut self, key: &[u8], lacking: (u64, u64)) -> Stop {
+        self.ask_for_chunk(key, lacking);
         self.stop()
     }
 
-    fn ask_for_chunk(&mut self, key: &[u8], first: u64, end: u64) {
+    fn ask_for_chunk(&mut self, key: &[u8], (first, end): (u64, u64)) {
         if self.base.loads.waits.brought.gives_up(&mut self.memory) {
             return;
         }
@@ -469,12 +471,11 @@ impl Engine {
         let stream = self.base.streams.get(number);
         let at = stream.chunk_at(end.saturating_sub(1));
         let Some(chunk) = stream.chunks.get(at) else { return Ok(()) };
-        let first = chunk.first.max(stream.start);
-        let is_wanted = matches!(chunk.body, Body::Kept(len) if chunk.first + len as u64 == *end);
-        if !is_wanted || first < *from || first >= *end {
-            // It is another one by now.
-            return Ok(());
-        }
+        let first = match stream.lacks(chunk) {
+            Some((first, ends)) if ends == *end && (*from..*end).contains(&first) => first,
+            // The chunk that was asked for has been trimmed, appended to, or divided otherwise since: whoever needs it asks again.
+            _ => return Ok(()),
+        };
         pairs.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         let bytes = bytes_of_records(&pairs, first, *end).map_err(|offset| {
             let shown = key.escape_ascii();

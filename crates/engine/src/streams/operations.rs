@@ -97,7 +97,7 @@ impl Engine {
                 let is_kept = self.writes_kept(table);
                 let name = self.name_of_stream(key);
                 let stream = Stream::new(name, self.base.streams.gone(name));
-                // Of what is kept nothing has been evicted.
+                // A kept stream promises no bytes that were evicted while its name was not kept.
                 let start = if is_kept { stream.end } else { stream.start };
                 let number = self.base.streams.insert(Stream { is_kept, start, ..stream });
                 let value = NewValue::Held(Handle::Stream(number).word());
@@ -168,10 +168,8 @@ impl Engine {
         }
         if self.base.streams.get(number).is_kept && len > 0 {
             let stream = self.base.streams.get(number);
-            let chunk = &stream.chunks[at];
-            if let Body::Kept(kept) = chunk.body {
-                let (first, end) = (chunk.first.max(stream.start), chunk.first + kept as u64);
-                return Err(self.need_chunk(key, first, end));
+            if let Some(lacking) = stream.lacks(&stream.chunks[at]) {
+                return Err(self.need_chunk(key, lacking));
             }
             let most = stream.len_in_memory(at, skip + len) - skip;
             len = len.min(most);
@@ -267,7 +265,7 @@ impl Engine {
             Err(Stop::Wait(ticket)) => return Err(Stop::Wait(ticket)),
             _ => self.base.streams.gone(name).end,
         };
-        self.know_stream_copied(from, to)?;
+        self.need_all_chunks(from, number)?;
         let copy = self.base.streams.get(number).copy(&self.store.pool, name, least);
         let table = self.store.table_for(to);
         let is_kept = self.writes_kept(table);

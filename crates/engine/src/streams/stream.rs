@@ -36,6 +36,16 @@ impl Chunk {
         }
     }
 
+    /// The offset behind its last byte.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.len() as u64
+    }
+
+    /// Whether its bytes are in the embedded store alone.
+    pub(super) fn is_kept_alone(&self) -> bool {
+        matches!(self.body, Body::Kept(_))
+    }
+
     /// The value, where it is in memory.
     pub(crate) fn value(&self) -> Option<ValueRef> {
         match &self.body {
@@ -117,7 +127,7 @@ impl Stream {
         }
         self.start = offset;
         while let Some(chunk) = self.chunks.front_mut() {
-            if chunk.first + chunk.len() as u64 > offset {
+            if chunk.end() > offset {
                 if let Body::Memory(value) = &mut chunk.body
                     && chunk.first < offset
                 {
@@ -155,8 +165,7 @@ impl Stream {
         let at = match self.is_kept {
             // What was loaded may lie between what was not.
             true => self.chunks.iter().position(|chunk| {
-                let end = chunk.first + chunk.len() as u64;
-                chunk.value().is_some() && !self.awaited.contains(&end)
+                chunk.value().is_some() && !self.awaited.contains(&chunk.end())
             })?,
             false => self.chunks.partition_point(|chunk| chunk.value().is_none()),
         };
@@ -248,7 +257,7 @@ impl Stream {
             let len = chunk.len();
             assert!(chunk.first == at && len > 0 && len <= CHUNK_BYTES, "F1");
             assert!(chunk.value().is_some() || in_memory == 0 || self.is_kept, "F4");
-            assert!(self.is_kept || !matches!(chunk.body, Body::Kept(_)), "F6");
+            assert!(self.is_kept || !chunk.is_kept_alone(), "F6");
             in_memory += usize::from(chunk.value().is_some());
             at += len as u64;
         }

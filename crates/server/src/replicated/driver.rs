@@ -1,7 +1,7 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
 use super::folder::discard;
-use super::notices::Notices;
+use super::notices::ClusterNotices;
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
 use super::standby::{Standby, StandbyStage, StandbyState, StandbyUsers};
@@ -114,7 +114,7 @@ pub(super) struct Driver {
     /// What is told over HTTP until the server does, and who may ask.
     standby: Standby,
     users: Option<StandbyUsers>,
-    notices: Notices,
+    notices: ClusterNotices,
     shard: u32,
     stream: String,
     snapshots: Snapshots,
@@ -237,7 +237,7 @@ impl Driver {
             owner_seen: (Revision(0), Monotonic(0)),
             standby,
             users,
-            notices: Notices::default(),
+            notices: ClusterNotices::default(),
             shard,
             stream,
             snapshots: Snapshots::new(

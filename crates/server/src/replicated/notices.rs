@@ -10,29 +10,29 @@ const LASTING_MILLIS: u64 = 1000;
 
 /// Something that should be so, and was said to be or not.
 #[derive(Debug, Default)]
-struct Wanted {
+struct Condition {
     /// What was said last; nothing before it first was so.
     said: Option<bool>,
     /// Since when it is not so.
     lacked: Option<Monotonic>,
 }
 
-/// What is to be said of it.
+/// What is to be said of a condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum News {
+enum ConditionChange {
     First,
     Again,
     NoMore,
 }
 
-impl Wanted {
+impl Condition {
     /// What is to be said now.
-    fn look(&mut self, is_so: bool, now: Monotonic) -> Option<News> {
+    fn look(&mut self, is_so: bool, now: Monotonic) -> Option<ConditionChange> {
         if is_so {
             self.lacked = None;
             return match self.said.replace(true) {
-                None => Some(News::First),
-                Some(false) => Some(News::Again),
+                None => Some(ConditionChange::First),
+                Some(false) => Some(ConditionChange::Again),
                 Some(true) => None,
             };
         }
@@ -40,39 +40,39 @@ impl Wanted {
         let is_news = self.said == Some(true) && now.since(since) >= LASTING_MILLIS;
         is_news.then(|| {
             self.said = Some(false);
-            News::NoMore
+            ConditionChange::NoMore
         })
     }
 }
 
 /// What was said last.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
-    ready: Wanted,
-    owned: Wanted,
+pub(super) struct ClusterNotices {
+    ready: Condition,
+    owned: Condition,
     was_late: bool,
 }
 
-impl Notices {
+impl ClusterNotices {
     /// How a node that stands by does: why it is not ready, and whether the shard has an owner that is heard.
     pub(super) fn of_standby(&mut self, unready: Option<&str>, is_owned: bool, now: Monotonic) {
         match self.owned.look(is_owned, now) {
-            Some(News::NoMore) => event!(
+            Some(ConditionChange::NoMore) => event!(
                 warn,
                 "cluster",
                 "no_owner",
                 "nobody who owns the shard is heard any more: it has no owner, or this node does not reach the NATS servers"
             ),
-            Some(News::Again) => {
+            Some(ConditionChange::Again) => {
                 event!(info, "cluster", "owner_heard", "the shard has an owner again");
             }
-            Some(News::First) | None => {}
+            Some(ConditionChange::First) | None => {}
         }
         match self.ready.look(unready.is_none(), now) {
-            Some(News::NoMore) => {
+            Some(ConditionChange::NoMore) => {
                 event!(warn, "cluster", "unready", why = unready.unwrap_or_default());
             }
-            Some(News::First | News::Again) => event!(
+            Some(ConditionChange::First | ConditionChange::Again) => event!(
                 info,
                 "cluster",
                 "ready",
@@ -102,32 +102,32 @@ impl Notices {
 
 #[cfg(test)]
 mod tests {
-    use super::{News, Notices, Wanted};
+    use super::{ClusterNotices, Condition, ConditionChange};
     use headwater_log::Monotonic;
 
     #[test]
     fn what_is_lacked_for_long_is_said_once_and_only_if_it_was_there() {
-        let mut wanted = Wanted::default();
+        let mut condition = Condition::default();
         for (at, is_so, news) in [
             (0, false, None),
             (5000, false, None),
-            (6000, true, Some(News::First)),
+            (6000, true, Some(ConditionChange::First)),
             (7000, false, None),
             (7900, true, None),
             (8000, false, None),
             (8999, false, None),
-            (9000, false, Some(News::NoMore)),
+            (9000, false, Some(ConditionChange::NoMore)),
             (9500, false, None),
-            (9600, true, Some(News::Again)),
+            (9600, true, Some(ConditionChange::Again)),
             (9700, true, None),
         ] {
-            assert_eq!(wanted.look(is_so, Monotonic(at)), news, "at {at}");
+            assert_eq!(condition.look(is_so, Monotonic(at)), news, "at {at}");
         }
     }
 
     #[test]
     fn a_lease_is_late_before_it_ends() {
-        let mut notices = Notices::default();
+        let mut notices = ClusterNotices::default();
         notices.of_lease(1499);
         assert!(!notices.was_late);
         notices.of_lease(1500);

@@ -55,8 +55,9 @@ pub(super) struct StandbyState {
     pub(super) drained: bool,
 }
 
+/// What was noted last.
 #[derive(Debug)]
-struct Noted {
+struct StandbyNote {
     stage: StandbyStage,
     facts: StandbyState,
     /// When the facts were noted last.
@@ -65,7 +66,7 @@ struct Noted {
     began: Monotonic,
 }
 
-impl Noted {
+impl StandbyNote {
     fn is_near_end(&self, now: Monotonic) -> bool {
         let facts = &self.facts;
         let reads = facts.read.is_some_and(|read| now.since(read) < READ_MILLIS);
@@ -147,7 +148,7 @@ pub(crate) fn owner_metric(shard: u16, owns: bool) -> Metric {
 /// What the threads of a node that stands by note, and where that is told.
 #[derive(Clone, Debug)]
 pub(crate) struct Standby {
-    noted: Arc<Mutex<Noted>>,
+    noted: Arc<Mutex<StandbyNote>>,
     listeners: Arc<Mutex<Vec<StandbyListener>>>,
     /// Where HTTP is spoken, and where over TLS.
     http: Option<SocketAddr>,
@@ -164,7 +165,7 @@ impl Standby {
         let now = monotonic();
         let (stage, facts) = (StandbyStage::Joins, StandbyState::default());
         let shard = config.cluster.shard();
-        let noted = Noted { stage, facts, noted: now, shard, began: now };
+        let noted = StandbyNote { stage, facts, noted: now, shard, began: now };
         let mut standby = Self {
             noted: Arc::new(Mutex::new(noted)),
             listeners: Arc::default(),
@@ -300,7 +301,7 @@ impl StandbyUsers {
 mod tests {
     use super::*;
 
-    fn noted() -> Noted {
+    fn noted() -> StandbyNote {
         let facts = StandbyState {
             owner: Some((7, Monotonic(9_500))),
             owner_is_heard: true,
@@ -312,7 +313,7 @@ mod tests {
             drained: false,
         };
         let stage = StandbyStage::Follows;
-        Noted { stage, facts, noted: Monotonic(9_990), shard: 2, began: Monotonic(1_000) }
+        StandbyNote { stage, facts, noted: Monotonic(9_990), shard: 2, began: Monotonic(1_000) }
     }
 
     #[test]
@@ -320,7 +321,7 @@ mod tests {
         let now = Monotonic(10_000);
         assert_eq!(noted().unready(now), None);
         for (what, word) in [
-            (&|it: &mut Noted| it.stage = StandbyStage::Joins) as &dyn Fn(&mut Noted),
+            (&|it: &mut StandbyNote| it.stage = StandbyStage::Joins) as &dyn Fn(&mut StandbyNote),
             (&|it| it.stage = StandbyStage::Loads),
             (&|it| it.stage = StandbyStage::Begins),
             (&|it| it.facts.writes = false),
@@ -356,7 +357,7 @@ mod tests {
         assert!(noted().vitals(Monotonic(late.0 - 1)).is_some());
         assert!(noted().vitals(late).is_none());
         for stage in [StandbyStage::Joins, StandbyStage::Loads, StandbyStage::Begins] {
-            let it = Noted { stage, ..noted() };
+            let it = StandbyNote { stage, ..noted() };
             assert!(it.vitals(late).is_some_and(|vitals| vitals.unready.is_some()));
         }
     }

@@ -92,14 +92,14 @@ fn node_ports(listen: ListenArgs, shards: u16) -> anyhow::Result<Vec<u16>> {
 }
 
 /// What nodes have said of shards.
-struct Owners {
+struct ShardOwners {
     /// Which node owns each shard.
     of: Vec<Option<usize>>,
     /// By node and shard: it stands by or owns.
     begun: [Vec<bool>; NODES],
 }
 
-impl Owners {
+impl ShardOwners {
     fn new(shards: u16) -> Self {
         let shards = usize::from(shards);
         Self { of: vec![None; shards], begun: std::array::from_fn(|_| vec![false; shards]) }
@@ -135,7 +135,7 @@ struct Demo {
     nodes: Vec<Process>,
     ports: Vec<u16>,
     shards: u16,
-    owners: Owners,
+    owners: ShardOwners,
     urls: String,
     tells: Sender<(usize, String)>,
     lines: Receiver<(usize, String)>,
@@ -193,7 +193,7 @@ impl Demo {
             nodes.push(node.without(&["HEADWATER_REQUIREPASS"]));
         }
         let (tells, lines) = channel();
-        let owners = Owners::new(shards);
+        let owners = ShardOwners::new(shards);
         Ok(Self { servers, nodes, ports, shards, owners, urls, tells, lines })
     }
 
