@@ -39,6 +39,8 @@ class Server:
             if " ready on " in line:
                 self.port = int(line.rsplit(":", 1)[1])
                 break
+        else:
+            raise AssertionError(f"the server ended before it was ready: {self.process.wait()}")
 
     def stop(self):
         self.process.kill()
