@@ -30,6 +30,7 @@ mod connection_id;
 mod connections;
 mod descriptors;
 mod doors;
+mod handover;
 mod http;
 mod inbox;
 mod io_threads;
@@ -54,6 +55,7 @@ mod tls;
 
 mod users;
 
+pub use handover::Inherited;
 pub use headwater_config::{
     ClientCertificates, Config, ConfigError, DebugCommand, NodeShards, OptionalPort, ShardCount,
     Share, Size,
@@ -74,7 +76,7 @@ use resp::ShardService;
 use service::{Bounds, Service, WireProtocol};
 use shards::links::Links;
 use shards::{Shards, Transport};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use threads::Threads;
 use tls::Doorway;
 
@@ -102,11 +104,15 @@ impl Server {
                 "a node of a cluster serves when it owns the shard: it joins the cluster first";
             return Err(ConfigError(String::from(text)));
         }
-        Self::bind_behind(config, None)
+        Self::bind_behind(config, None, Vec::new())
     }
 
-    /// The same, behind a replicated log.
-    fn bind_behind(mut config: Config, replica: Option<ReplicaEnd>) -> Result<Self, ConfigError> {
+    /// The same, behind a replicated log, with sockets that listen already.
+    fn bind_behind(
+        mut config: Config,
+        replica: Option<ReplicaEnd>,
+        listeners: Vec<TcpListener>,
+    ) -> Result<Self, ConfigError> {
         shards::settle(&mut config)?;
         config.read_secrets()?;
         config.check()?;
@@ -123,7 +129,7 @@ impl Server {
             (None, transport) => transport.as_ref().map(|it| Shards::of(Shard(0), it)),
         };
         let service = ShardService::behind(config.clone(), shards, None, replica)?;
-        let mut reactor = Reactor::bind(&config, service)?;
+        let mut reactor = Reactor::bind_with(&config, service, listeners)?;
         let threads = match &transport {
             Some(transport) => {
                 // With what was declared before the start, and at the addresses that the system chose.

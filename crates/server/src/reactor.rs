@@ -21,6 +21,7 @@
 mod accept;
 mod ending;
 mod gated;
+mod handover;
 mod limits;
 mod relayed;
 #[cfg(test)]
@@ -87,6 +88,8 @@ pub(crate) struct Reactor<S: Service> {
     queue: Vec<ConnectionId>,
     /// Something was executed since the last turn ended.
     executed: bool,
+    /// The end has begun: what is under way comes to its end, and nothing new begins.
+    rests: bool,
     gated_replies: GatedReplies,
     /// Clients that had yet to log in when they came, oldest first, with the numbers of their arrivals.
     strangers: VecDeque<(u64, ConnectionId)>,
@@ -105,19 +108,40 @@ impl<S: Service> Reactor<S> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         let mut signalled = false;
-        while self.service.stopping().is_none() {
+        while self.service.stopping().is_none() && !signalled {
+            signalled |= self.run_turn(&mut events)?;
+        }
+        if let Some(reason) = self.service.stopping()
+            && self.signals.is_some()
+            && !signalled
+        {
+            event!(info, "server", "ending", reason, "the end begins");
+        }
+        if self.service.hands_over() {
+            self.come_to_rest(&mut events)?;
+        }
+        self.service.stopped();
+        self.farewell();
+        self.io.stop();
+        Ok(())
+    }
+
+    /// One turn. `true`: a signal asks for the end.
+    fn run_turn(&mut self, events: &mut Events) -> io::Result<bool> {
+        let mut signalled = false;
+        {
             self.end_turn();
             let rests = self.queue.is_empty() && !self.executed;
             let wait = if rests { self.patience() } else { Duration::ZERO };
             if wait.is_zero() || !self.may_sleep() {
-                self.wait(&mut events, Duration::ZERO)?;
+                self.wait(events, Duration::ZERO)?;
             } else {
-                self.wait(&mut events, wait)?;
+                self.wait(events, wait)?;
                 self.awoke();
             }
             self.tell_time();
             self.begin_turn();
-            for event in &events {
+            for event in &*events {
                 match event.token() {
                     SIGNALS => {
                         let heard = self.signals.as_mut().into_iter().flat_map(Signals::pending);
@@ -132,7 +156,7 @@ impl<S: Service> Reactor<S> {
                     WAKER => {}
                     Token(token) if token < self.first_connection() => {
                         self.accepting = true;
-                        if self.service.may_accept() {
+                        if self.may_accept() {
                             self.accept();
                         }
                     }
@@ -148,26 +172,14 @@ impl<S: Service> Reactor<S> {
             }
             self.hear_io_threads();
             self.go_on();
-            if signalled {
-                break;
-            }
         }
-        if let Some(reason) = self.service.stopping()
-            && self.signals.is_some()
-            && !signalled
-        {
-            event!(info, "server", "ending", reason, "the end begins");
-        }
-        self.service.stopped();
-        self.farewell();
-        self.io.stop();
-        Ok(())
+        Ok(signalled)
     }
 
     /// What a turn begins with: connections that may go on without news.
     fn begin_turn(&mut self) {
         self.send_durable_replies();
-        if self.accepting && self.service.may_accept() {
+        if self.accepting && self.may_accept() {
             self.accept();
         }
         for id in core::mem::take(&mut self.queue) {
@@ -311,6 +323,7 @@ impl<S: Service> Reactor<S> {
         let mut alive = self.send(connection);
         while alive
             && connection.phase == Phase::Open
+            && self.may_execute(connection)
             && takes_more::<S>(connection, &bounds)
             && !self.service.is_behind(connection)
         {

@@ -6,6 +6,8 @@
 use crate::arrival::Arrival;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
+use crate::handover::Inherited;
+use crate::handover::greeting::Tag;
 use headwater_base::Millis;
 use headwater_config::Clients;
 use headwater_engine::{Value, ValueRef};
@@ -112,6 +114,15 @@ pub(crate) struct Bounds {
 /// Clients for which something is fetched ahead at once.
 pub(crate) const WARMED_MAX: usize = headwater_engine::WARM_MAX;
 
+/// How a client goes on elsewhere.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    /// What the next owner is told of its session.
+    pub(crate) state: Vec<u8>,
+    /// What the connection is known by at the node that passes the client on; `None`: it is the client's own.
+    pub(crate) tag: Option<Tag>,
+}
+
 /// Answers requests.
 pub(crate) trait Service {
     /// What it knows of each client.
@@ -155,6 +166,27 @@ pub(crate) trait Service {
     /// The process was asked to read its files anew.
     #[cold]
     fn reload(&mut self) {}
+
+    /// Whether clients go on elsewhere when the loop ends: what is under way comes to its end then.
+    fn hands_over(&self) -> bool {
+        false
+    }
+
+    /// Whether something is under way for a session that comes to its end by itself.
+    fn is_busy(&self, _session: &Self::Session) -> bool {
+        false
+    }
+
+    /// The first clients are about to go on elsewhere.
+    fn begins_to_part(&self) {}
+
+    /// How this client goes on elsewhere; `None`: it does not.
+    fn part_with(&self, _connection: &Connection<Self::Session>) -> Option<Handover> {
+        None
+    }
+
+    /// The next process has these sockets.
+    fn leave(&mut self, _left: Inherited) {}
 
     /// A new turn of the loop begins. All clients together take `clients_bytes`.
     fn turn(&mut self, time: Time, clients_bytes: usize);

@@ -5,7 +5,7 @@ mod shard_processes;
 use super::cluster::ServersArgs;
 use anyhow::Context;
 use headwater_server::{
-    ClusterNode, Config, ConfigError, DebugCommand, MemoryShare, NodeShards, NullServer,
+    ClusterNode, Config, ConfigError, DebugCommand, Inherited, MemoryShare, NodeShards, NullServer,
     OptionalPort, Server, ShardCount, Size, log,
 };
 use shard_processes::{NodeProcesses, ShardProcessArgs};
@@ -232,6 +232,7 @@ impl ListenArgs {
 impl Args {
     /// Serves until SIGTERM, SIGINT or SHUTDOWN.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let inherited = Inherited::take();
         let config = self.settings()?;
         let readable = self.readable_by_others(&config)?;
         if let Some(bytes) = self.null {
@@ -248,7 +249,7 @@ impl Args {
             let started = config.clone();
             let mut node = config
                 .is_clustered()
-                .then(|| stand_by(&config, self.process.memory()))
+                .then(|| stand_by(&config, self.process.memory(), inherited))
                 .transpose()?;
             let server = match &mut node {
                 Some(node) => node.bind(config),
@@ -333,9 +334,13 @@ impl Args {
 }
 
 /// Joins the cluster, and waits until this node owns the shard.
-fn stand_by(config: &Config, memory: MemoryShare) -> anyhow::Result<ClusterNode> {
-    let mut node =
-        ClusterNode::join(config, memory).inspect_err(|error| log::cannot_start(error))?;
+fn stand_by(
+    config: &Config,
+    memory: MemoryShare,
+    inherited: Inherited,
+) -> anyhow::Result<ClusterNode> {
+    let mut node = ClusterNode::join(config, memory, inherited)
+        .inspect_err(|error| log::cannot_start(error))?;
     let texts: Vec<String> = node.addresses().iter().map(ToString::to_string).collect();
     let name = &config.cluster.cluster_node;
     say_http(node.http_address(), node.https_addresses())?;

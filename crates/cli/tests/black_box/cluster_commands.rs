@@ -9,14 +9,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// What a subcommand has come to.
-struct Told {
-    is_well: bool,
-    out: String,
-    errors: String,
+pub(crate) struct Told {
+    pub(crate) is_well: bool,
+    pub(crate) out: String,
+    pub(crate) errors: String,
 }
 
 /// Runs a subcommand with the servers of a cluster.
-fn operate(cluster: &Cluster, words: &str) -> Told {
+pub(crate) fn operate(cluster: &Cluster, words: &str) -> Told {
     operate_at(&cluster.nats.urls(&ALL), words)
 }
 
@@ -30,7 +30,7 @@ fn operate_at(urls: &str, words: &str) -> Told {
 }
 
 /// Asks for the status until something holds of it, and of whether all is well.
-fn status(cluster: &Cluster, what: &str, holds: impl Fn(&Value, bool) -> bool) -> Value {
+pub(crate) fn status(cluster: &Cluster, what: &str, holds: impl Fn(&Value, bool) -> bool) -> Value {
     let began = Instant::now();
     loop {
         let told = operate(cluster, "status --json");
@@ -44,7 +44,7 @@ fn status(cluster: &Cluster, what: &str, holds: impl Fn(&Value, bool) -> bool) -
     }
 }
 
-fn name(at: usize) -> String {
+pub(crate) fn name(at: usize) -> String {
     format!("node{at}")
 }
 
@@ -54,7 +54,7 @@ fn node_of(status: &Value, at: usize) -> Value {
     nodes.into_iter().find(|node| node["node"] == *name(at)).unwrap_or_default()
 }
 
-fn all_heard(status: &Value) -> bool {
+pub(crate) fn all_heard(status: &Value) -> bool {
     (0..NODES).all(|at| node_of(status, at)["heard"] == true)
 }
 

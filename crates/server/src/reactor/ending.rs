@@ -15,12 +15,13 @@ pub(super) const SIGINT: i32 = rustix::process::Signal::INT.as_raw();
 impl<S: Service> Reactor<S> {
     /// Stops accepting, and gives clients a moment to take their pending replies.
     pub(super) fn farewell(&mut self) {
-        self.listeners.clear();
         self.io.end_soon();
         self.attend_dirty();
         self.service.end_turn();
         self.service.send_messages();
         self.service.settle();
+        self.hand_over();
+        self.listeners.clear();
         let began = Instant::now();
         while began.elapsed() < FAREWELL {
             let slots: Vec<usize> = self.connections.slots().collect();

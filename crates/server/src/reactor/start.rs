@@ -25,6 +25,15 @@ fn failed(what: &str, error: io::Error) -> ConfigError {
 impl<S: Service> Reactor<S> {
     /// The first loop of the process: binds the addresses of `config`, and hears signals.
     pub(crate) fn bind(config: &Config, service: S) -> Result<Self, ConfigError> {
+        Self::bind_with(config, service, Vec::new())
+    }
+
+    /// The same, with sockets that listen already at some of the addresses.
+    pub(crate) fn bind_with(
+        config: &Config,
+        service: S,
+        mut open: Vec<std::net::TcpListener>,
+    ) -> Result<Self, ConfigError> {
         let mut listeners = Vec::new();
         let doors = [
             (WireProtocol::Resp, config.listen.port.number()),
@@ -34,8 +43,18 @@ impl<S: Service> Reactor<S> {
             let Some(mut port) = port else { continue };
             for &address in &config.listen.bind {
                 let address = SocketAddr::new(address, port);
-                let bound = TcpListener::bind(address)
-                    .and_then(|it| it.local_addr().map(|address| (it, address.port())));
+                let is_here = |it: &std::net::TcpListener| {
+                    door == WireProtocol::Resp && it.local_addr().is_ok_and(|at| at == address)
+                };
+                let bound = match open.iter().position(is_here) {
+                    Some(at) => {
+                        let listener = open.swap_remove(at);
+                        listener.set_nonblocking(true).map(|()| TcpListener::from_std(listener))
+                    }
+                    None => TcpListener::bind(address),
+                };
+                let bound =
+                    bound.and_then(|it| it.local_addr().map(|address| (it, address.port())));
                 let listener;
                 (listener, port) =
                     bound.map_err(|error| failed(&format!("cannot listen on {address}"), error))?;
@@ -83,6 +102,7 @@ impl<S: Service> Reactor<S> {
             io,
             queue: Vec::new(),
             executed: false,
+            rests: false,
             gated_replies: GatedReplies::default(),
             strangers: VecDeque::new(),
             read: vec![0; READ_BYTES],

@@ -6,6 +6,7 @@ use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
 use super::standby::{Standby, StandbyStage, StandbyState, StandbyUsers};
 use super::{Lease, LinkEnd, MemoryShare, snapshots};
+use crate::handover::{self, Inherited};
 use crate::log::{self, event};
 use headwater_config::{Config, ConfigError};
 use headwater_jetstream::{
@@ -150,6 +151,11 @@ pub(super) fn stop_for_good(why: &str) -> ! {
 
 /// N2: the process begins anew, as the same program with the same arguments.
 pub(super) fn begin_again(why: &str) -> ! {
+    begin_again_with(why, &Inherited::default())
+}
+
+/// The same; the process that it becomes has these sockets.
+pub(super) fn begin_again_with(why: &str, left: &Inherited) -> ! {
     event!(warn, "cluster", "begins_again", why, "the process begins anew from its folder");
     log::end();
     let mut arguments = std::env::args_os();
@@ -157,6 +163,9 @@ pub(super) fn begin_again(why: &str) -> ! {
     if let Some(name) = arguments.next() {
         program.arg0(name);
     }
+    program.env_remove(handover::inherited::VARIABLE);
+    // Where they cannot be left, clients connect again.
+    program.envs(left.leave());
     let error = program.args(arguments).exec();
     stop_for_good(&format!("it cannot begin anew: {error}"))
 }

@@ -1,73 +1,157 @@
 //! The door of a node that stands by: its clients' connections are passed on to an owner, byte for byte.
 //!
-//! A client is held for a while where nobody owns anything, and told so then. Where the one that it was passed on to is no owner any more,
+//! A client is held for a while where nobody owns anything, and told so then. Where an owner parts with it ([`parting`](crate::handover::parting)), because
+//! it gives its shard up or ends, it goes on at the next one. Where the owner is another one without that,
 //! its connection ends, since a paused process keeps its sockets.
+//!
+//! The node that becomes the owner itself listens here no more, and goes on with the clients that it has.
 
 use super::driver::OwnerSeen;
+use crate::handover::greeting::{TAKEN, Tag, request};
+use crate::handover::parting::TagFinder;
+use crate::handover::{Inherited, InheritedClient, SessionState};
 use crate::resp::PROTECTED;
+use crate::shards::links::{Secret, random};
+use headwater_base::wire::WireReader;
 use headwater_config::{Config, ConfigError};
-use std::net::SocketAddr;
+use headwater_log::Epoch;
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::ReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long a client waits for an owner.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it takes to connect to one, at most.
+/// How long it takes to connect to one, at most, and to be taken there.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long one waits that an owner has parted with. That another one owns its shard then takes a moment; it has given no error to anybody.
+const PATIENCE_PARTED: Duration = Duration::from_secs(15);
+/// How long an owner that parts with a client takes to tell of it, at most.
+const PARTING: Duration = Duration::from_secs(5);
 /// How often that is tried again.
 const RETRY: Duration = Duration::from_millis(50);
+/// Where an owner has parted with a client, the next one is there soon.
+const RETRY_SOON: Duration = Duration::from_millis(5);
 /// A listener that fails rests so long.
 const REST: Duration = Duration::from_millis(50);
+/// How long those that are about to be left are waited for.
+const COLLECTS: Duration = Duration::from_millis(200);
+/// Bytes that are passed on at once.
+const PIECE: usize = 32 << 10;
+
+/// What the door is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Clients come, and are passed on.
+    Open,
+    /// This process is the owner in this epoch, listens here: no more clients come, and the others are passed on to it.
+    Owns(SocketAddr, Epoch),
+    /// This process is about to give its shard up: clients that it parts with are kept.
+    Keeps,
+    /// They are left to the next process.
+    Leaves,
+}
 
 /// The door; closed when dropped.
 pub(super) struct Forwarding {
     pub(super) addresses: Vec<SocketAddr>,
-    close: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    listeners: Vec<std::net::TcpListener>,
+    stage: Arc<watch::Sender<Stage>>,
+    thread: Option<std::thread::JoinHandle<Vec<InheritedClient>>>,
+}
+
+/// Has a door keep the clients that its process parts with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DoorKeeper(Option<Arc<watch::Sender<Stage>>>);
+
+impl DoorKeeper {
+    /// From now on.
+    pub(super) fn keep(&self) {
+        self.0.iter().for_each(|stage| _ = stage.send_replace(Stage::Keeps));
+    }
 }
 
 impl Forwarding {
-    /// Listens where the server would.
+    /// Listens where the server would, with the sockets and the clients that the process has inherited.
     ///
     /// # Errors
     /// That cannot be.
     pub(super) fn start(
         config: &Config,
         owners: watch::Receiver<Vec<OwnerSeen>>,
+        secret: Secret,
+        inherited: Inherited,
     ) -> Result<Self, ConfigError> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|why| ConfigError(format!("forwarding: {why}")))?;
+        let refuse = |why: std::io::Error| ConfigError(format!("forwarding: {why}"));
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(refuse)?;
         let port = config.listen.port.number().unwrap_or_default();
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for &ip in &config.listen.bind {
             let address = SocketAddr::new(ip, port);
-            let listener = runtime
-                .block_on(TcpListener::bind(address))
-                .map_err(|why| ConfigError(format!("{address}: {why}")))?;
-            listeners.push(listener);
+            let is_here =
+                |it: &&std::net::TcpListener| it.local_addr().is_ok_and(|at| at == address);
+            let listener = match inherited.listeners.iter().find(is_here) {
+                Some(listener) => listener.try_clone(),
+                None => {
+                    runtime.block_on(TcpListener::bind(address)).and_then(TcpListener::into_std)
+                }
+            };
+            listeners.push(listener.map_err(|why| ConfigError(format!("{address}: {why}")))?);
             addresses.push(address);
         }
-        let (close, closes) = oneshot::channel();
-        let limits = Limits {
-            clients: config.clients.clients_max,
-            protects: protects(config),
-            shard: config.cluster.shard(),
+        let again: Result<_, _> = listeners.iter().map(std::net::TcpListener::try_clone).collect();
+        let again: Vec<_> = again.map_err(refuse)?;
+        let (stage, stages) = watch::channel(Stage::Open);
+        let (shard, protects) = (config.cluster.shard(), protects(config));
+        let room = Arc::new(Semaphore::new(config.clients.clients_max));
+        let run = move || {
+            let kept = Rc::default();
+            let door = Door { owners, stages, secret, shard, protects, room, kept };
+            serve(&runtime, again, inherited.clients, &door)
         };
-        let run = move || serve(&runtime, listeners, &owners, limits, closes);
         let thread = std::thread::Builder::new().name(String::from("forward")).spawn(run);
-        let thread = thread.map_err(|why| ConfigError(format!("forwarding: {why}")))?;
-        Ok(Self { addresses, close: Some(close), thread: Some(thread) })
+        let thread = Some(thread.map_err(refuse)?);
+        Ok(Self { addresses, listeners, stage: Arc::new(stage), thread })
+    }
+
+    /// The process owns its shard from now on: it listens here itself.
+    pub(super) fn owns(&mut self, epoch: Epoch) -> Vec<std::net::TcpListener> {
+        let mut own = self.addresses.first().copied().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+        if own.ip().is_unspecified() {
+            let here = if own.is_ipv4() {
+                Ipv4Addr::LOCALHOST.into()
+            } else {
+                std::net::Ipv6Addr::LOCALHOST.into()
+            };
+            own.set_ip(here);
+        }
+        self.stage.send_replace(Stage::Owns(own, epoch));
+        core::mem::take(&mut self.listeners)
+    }
+
+    /// What has it keep the clients that its process parts with.
+    pub(super) fn keeper(&self) -> DoorKeeper {
+        DoorKeeper(Some(self.stage.clone()))
+    }
+
+    /// The clients that are kept: what else there is ends.
+    pub(super) fn leave(mut self) -> Vec<InheritedClient> {
+        self.stage.send_replace(Stage::Leaves);
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        ended.and_then(Result::ok).unwrap_or_default()
     }
 }
 
 impl Drop for Forwarding {
     fn drop(&mut self) {
-        drop(self.close.take());
+        self.stage.send_replace(Stage::Leaves);
         if let Some(thread) = self.thread.take() {
             // The port is free when it has ended, however it did.
             let _ended = thread.join();
@@ -75,15 +159,20 @@ impl Drop for Forwarding {
     }
 }
 
-/// Who may come.
-#[derive(Clone, Copy)]
-struct Limits {
-    /// So many clients at once.
-    clients: usize,
-    /// None of other machines, where the owner would take them for some of its own.
-    protects: bool,
+/// What all clients of the door have in common.
+#[derive(Clone)]
+struct Door {
+    owners: watch::Receiver<Vec<OwnerSeen>>,
+    stages: watch::Receiver<Stage>,
+    secret: Secret,
     /// The shard that this node stands by for.
     shard: u16,
+    /// None of other machines come in, where the owner would take them for some of its own.
+    protects: bool,
+    /// So many clients at once.
+    room: Arc<Semaphore>,
+    /// Clients that are left to the next process, and how many are about to be.
+    kept: Rc<RefCell<(Vec<InheritedClient>, usize)>>,
 }
 
 /// Whether the settings let everybody in who can connect, and so nobody of other machines. What users the owner has is not known here.
@@ -96,85 +185,320 @@ fn protects(config: &Config) -> bool {
 
 fn serve(
     runtime: &Runtime,
-    listeners: Vec<TcpListener>,
-    owners: &watch::Receiver<Vec<OwnerSeen>>,
-    limits: Limits,
-    closes: oneshot::Receiver<()>,
-) {
+    listeners: Vec<std::net::TcpListener>,
+    clients: Vec<InheritedClient>,
+    door: &Door,
+) -> Vec<InheritedClient> {
     let tasks = tokio::task::LocalSet::new();
-    let room = Arc::new(Semaphore::new(limits.clients));
-    for listener in listeners {
-        tasks.spawn_local(accept(listener, owners.clone(), room.clone(), limits));
-    }
     // The tasks end with the set, and with them their sockets.
     tasks.block_on(runtime, async {
-        let _closed = closes.await;
+        for client in clients {
+            let place = door.room.clone().try_acquire_owned().ok();
+            tokio::task::spawn_local(inherit(client, door.clone(), place));
+        }
+        for listener in listeners {
+            if let Ok(listener) =
+                listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener))
+            {
+                tokio::task::spawn_local(accept(listener, door.clone()));
+            }
+        }
+        let mut stages = door.stages.clone();
+        let _leaves = stages.wait_for(|stage| *stage == Stage::Leaves).await;
+        let begun = Instant::now();
+        sleep(Duration::from_millis(1)).await;
+        while door.kept.borrow().1 > 0 && begun.elapsed() < COLLECTS {
+            sleep(Duration::from_millis(1)).await;
+        }
     });
+    core::mem::take(&mut door.kept.borrow_mut().0)
 }
 
-async fn accept(
-    listener: TcpListener,
-    owners: watch::Receiver<Vec<OwnerSeen>>,
-    room: Arc<Semaphore>,
-    limits: Limits,
-) {
+async fn accept(listener: TcpListener, door: Door) {
+    let mut stages = door.stages.clone();
     loop {
-        let Ok((client, peer)) = listener.accept().await else {
+        let accepted = tokio::select! {
+            biased;
+            _closed = stages.wait_for(|stage| *stage != Stage::Open) => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((client, peer)) = accepted else {
             sleep(REST).await;
             continue;
         };
-        let Ok(place) = room.clone().try_acquire_owned() else { continue };
-        let owners = owners.clone();
+        let Ok(place) = door.room.clone().try_acquire_owned() else { continue };
+        let door = door.clone();
         tokio::task::spawn_local(async move {
-            let is_foreign = limits.protects && !peer.ip().to_canonical().is_loopback();
-            forward(client, owners, (limits.shard, is_foreign)).await;
+            let is_foreign = door.protects && !peer.ip().to_canonical().is_loopback();
+            let state = SessionState { peer, sits: None }.encode();
+            let client = Forwarded {
+                client,
+                state,
+                input: Vec::new(),
+                is_new: true,
+                is_foreign,
+                left: None,
+            };
+            client.run(door).await;
             drop(place);
         });
     }
 }
 
-/// A connection to an owner, and who that is; `None`: there was none in time.
-async fn connect(owners: &watch::Receiver<Vec<OwnerSeen>>) -> Option<(TcpStream, OwnerSeen)> {
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
-        let seen = owners.borrow().clone();
-        for owner in seen {
-            let stream = TcpStream::connect(owner.address.as_str());
-            if let Ok(Ok(stream)) = timeout(CONNECT, stream).await {
-                return Some((stream, owner));
-            }
-        }
-        sleep(RETRY).await;
+async fn inherit(client: InheritedClient, door: Door, place: Option<OwnedSemaphorePermit>) {
+    let InheritedClient { stream, state, input } = client;
+    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+    if let Ok(client) = stream {
+        // It was let in when it came.
+        let is_foreign = false;
+        Forwarded { client, state, input, is_new: false, is_foreign, left: None }.run(door).await;
     }
-    None
+    drop(place);
 }
 
-/// Passes a client on; `is_foreign`: it is of another machine, and must not seem to be of the owner's.
-async fn forward(
-    mut client: TcpStream,
-    mut owners: watch::Receiver<Vec<OwnerSeen>>,
-    (shard, is_foreign): (u16, bool),
-) {
-    let Some((mut stream, owner)) = connect(&owners).await else {
+/// A client that is passed on.
+struct Forwarded {
+    client: TcpStream,
+    /// What the owner is told of it.
+    state: Vec<u8>,
+    /// What it has sent, and no owner has executed.
+    input: Vec<u8>,
+    /// It has just come: an owner that does not know the greeting can have it.
+    is_new: bool,
+    /// It is of another machine, and must not seem to be of the owner's.
+    is_foreign: bool,
+    /// The owner that has parted with it.
+    left: Option<OwnerSeen>,
+}
+
+/// How passing on ends.
+enum Passed {
+    /// One side has closed its connection, or it broke; or the owner is another one.
+    Ended,
+    /// The owner has parted with the client.
+    Parted { state: Vec<u8>, input: Vec<u8> },
+}
+
+impl Forwarded {
+    async fn run(mut self, mut door: Door) {
+        let _fast = self.client.set_nodelay(true);
+        loop {
+            door.kept.borrow_mut().1 += 1;
+            let connected = self.connect(&mut door).await;
+            door.kept.borrow_mut().1 -= 1;
+            let (mut stream, owner, tag) = match connected {
+                Connected::To(stream, owner, tag) => (stream, owner, tag),
+                Connected::Left => return self.leave(&door),
+                Connected::Nobody => return self.refuse(&door).await,
+            };
+            let seems_local =
+                stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
+            if self.is_foreign && seems_local {
+                let _sent = self.client.write_all(PROTECTED).await;
+                return;
+            }
+            let _fast = stream.set_nodelay(true);
+            if stream.write_all(&self.input).await.is_err() {
+                return;
+            }
+            match pass(&mut self.client, &mut stream, tag.as_ref(), &owner, &mut door).await {
+                Passed::Ended => return,
+                Passed::Parted { state, input } => {
+                    (self.state, self.input, self.is_new) = (state, input, false);
+                    self.left = Some(owner);
+                }
+            }
+        }
+    }
+
+    /// A connection to an owner that has taken the client.
+    async fn connect(&self, door: &mut Door) -> Connected {
+        let begun = Instant::now();
+        let patience = if self.is_new { PATIENCE } else { PATIENCE_PARTED };
+        while begun.elapsed() < patience {
+            let stage = door.stages.borrow_and_update().clone();
+            let seen = match stage {
+                Stage::Leaves => return Connected::Left,
+                Stage::Keeps => Vec::new(),
+                Stage::Open => door.owners.borrow().clone(),
+                Stage::Owns(at, epoch) => {
+                    let (address, shard) = (at.to_string(), door.shard);
+                    vec![OwnerSeen { address, shard, epoch }]
+                }
+            };
+            for owner in seen.into_iter().filter(|owner| self.left.as_ref() != Some(owner)) {
+                let attempt = self.attempt(&owner, door);
+                if let Ok(Some((stream, tag))) = timeout(CONNECT, attempt).await {
+                    return Connected::To(stream, owner, tag);
+                }
+            }
+            let rests = if self.left.is_some() { RETRY_SOON } else { RETRY };
+            tokio::select! {
+                _stage = door.stages.changed() => {}
+                () = sleep(rests) => {}
+            }
+        }
+        Connected::Nobody
+    }
+
+    async fn attempt(&self, owner: &OwnerSeen, door: &Door) -> Option<(TcpStream, Option<Tag>)> {
+        let mut stream = TcpStream::connect(owner.address.as_str()).await.ok()?;
+        let tag: Tag = random();
+        let to = (owner.shard, owner.epoch.0);
+        stream.write_all(&request(&door.secret, to, &tag, &self.state)).await.ok()?;
+        let mut answer = [0; TAKEN.len()];
+        stream.read_exact(&mut answer).await.ok()?;
+        if answer == TAKEN {
+            return Some((stream, Some(tag)));
+        }
+        if !self.is_new {
+            return None;
+        }
+        let stream = TcpStream::connect(owner.address.as_str()).await.ok()?;
+        Some((stream, None))
+    }
+
+    /// Leaves the client to the next process.
+    fn leave(self, door: &Door) {
+        let Ok(stream) = self.client.into_std() else { return };
+        let client = InheritedClient { stream, state: self.state, input: self.input };
+        door.kept.borrow_mut().0.push(client);
+    }
+
+    async fn refuse(mut self, door: &Door) {
         let text = format!(
-            "-CLUSTERDOWN no owner of a shard, of shard {shard} or another one, could be reached for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
+            "-CLUSTERDOWN no owner of a shard, of shard {} or another one, could be reached for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
+            door.shard,
             PATIENCE.as_secs()
         );
         // Who has gone needs no reason.
-        let _sent = client.write_all(text.as_bytes()).await;
-        return;
-    };
-    let seems_local = stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
-    if is_foreign && seems_local {
-        let _sent = client.write_all(PROTECTED).await;
-        return;
+        let _sent = self.client.write_all(text.as_bytes()).await;
     }
-    let _slower = (client.set_nodelay(true), stream.set_nodelay(true));
+}
+
+/// What connecting has come to.
+enum Connected {
+    /// An owner has taken the client; without a tag, it does not part with it.
+    To(TcpStream, OwnerSeen, Option<Tag>),
+    /// The process begins anew.
+    Left,
+    /// There was nobody in time.
+    Nobody,
+}
+
+/// What is on its way in one direction.
+#[derive(Default)]
+struct Pipe {
+    /// Bytes that came.
+    bytes: Vec<u8>,
+    /// So many of them were passed on.
+    passed: usize,
+    /// No more come.
+    ended: bool,
+}
+
+impl Pipe {
+    fn left(&self) -> &[u8] {
+        &self.bytes[self.passed..]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.passed == self.bytes.len()
+    }
+
+    /// Notes how a read ended; what has come is put where the pipe begins.
+    fn came(&mut self, read: std::io::Result<usize>) -> std::io::Result<usize> {
+        self.bytes.clear();
+        self.passed = 0;
+        let count = read?;
+        self.ended = count == 0;
+        Ok(count)
+    }
+}
+
+/// Passes bytes on, both ways.
+async fn pass(
+    client: &mut TcpStream,
+    stream: &mut TcpStream,
+    tag: Option<&Tag>,
+    owner: &OwnerSeen,
+    door: &mut Door,
+) -> Passed {
+    let shard = door.shard;
     let another =
-        |now: &Vec<OwnerSeen>| now.iter().any(|it| it.shard == owner.shard && *it != owner);
+        |now: &Vec<OwnerSeen>| now.iter().any(|it| it.shard == owner.shard && it != owner);
+    let is_here = |stage: &Stage| matches!(stage, Stage::Owns(_, epoch) if owner.shard == shard && owner.epoch != *epoch);
     tokio::select! {
         // However it ends, both sides are closed.
-        _ended = copy_bidirectional(&mut client, &mut stream) => {}
-        _changed = owners.wait_for(another) => {}
+        passed = copy(client, stream, tag) => passed.unwrap_or(Passed::Ended),
+        _changed = door.owners.wait_for(another) => Passed::Ended,
+        _owns = door.stages.wait_for(is_here) => Passed::Ended,
     }
+}
+
+/// Passes bytes on until both sides have ended, one has broken, or the owner parts with the client.
+async fn copy(
+    client: &mut TcpStream,
+    stream: &mut TcpStream,
+    tag: Option<&Tag>,
+) -> std::io::Result<Passed> {
+    let mut buffers = (vec![0; PIECE], vec![0; PIECE]);
+    let (mut requests, mut answers) = (Pipe::default(), Pipe::default());
+    let mut finder = TagFinder::default();
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_owner, mut to_owner) = stream.split();
+    let behind = loop {
+        if requests.ended && answers.ended && answers.is_empty() {
+            return Ok(Passed::Ended);
+        }
+        tokio::select! {
+            read = from_client.read(&mut buffers.0), if requests.is_empty() && !requests.ended => {
+                let count = requests.came(read)?;
+                requests.bytes.extend_from_slice(&buffers.0[..count]);
+                if requests.ended {
+                    to_owner.shutdown().await?;
+                }
+            }
+            written = to_owner.write(requests.left()), if !requests.is_empty() => {
+                requests.passed += written?;
+            }
+            read = from_owner.read(&mut buffers.1), if answers.is_empty() && !answers.ended => {
+                let count = answers.came(read)?;
+                let came = &buffers.1[..count];
+                if answers.ended {
+                    to_client.shutdown().await?;
+                    // Nobody answers what else the client sends.
+                    requests.ended = true;
+                }
+                let Some(tag) = tag else {
+                    answers.bytes.extend_from_slice(came);
+                    continue;
+                };
+                if let Some(behind) = finder.take(tag, came, &mut answers.bytes) {
+                    break behind.to_vec();
+                }
+            }
+            written = to_client.write(answers.left()), if !answers.is_empty() => {
+                answers.passed += written?;
+            }
+        }
+    };
+    to_client.write_all(answers.left()).await?;
+    to_owner.shutdown().await?;
+    let Some((state, mut input)) = parted(behind, &mut from_owner).await? else {
+        return Ok(Passed::Ended);
+    };
+    input.extend_from_slice(requests.left());
+    Ok(Passed::Parted { state, input })
+}
+
+/// What the owner tells of the client that it parts with, which begins with these bytes; `None`: it breaks off.
+async fn parted(
+    mut told: Vec<u8>,
+    from_owner: &mut ReadHalf<'_>,
+) -> std::io::Result<Option<(Vec<u8>, Vec<u8>)>> {
+    timeout(PARTING, from_owner.read_to_end(&mut told)).await??;
+    let from = &mut WireReader::of(&told);
+    let state = from.bytes().map(<[u8]>::to_vec);
+    Ok(state.map(|state| (state, from.rest().to_vec())))
 }

@@ -31,23 +31,25 @@ pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};
 pub(crate) use settings::{SETTINGS_KEY, read as read_settings};
 pub(crate) use standby::{LEASE_AGE, Standby, owner_metric};
 
+use crate::handover::Inherited;
 use crate::log::{self, event};
 use crate::shards::links::{LinkedOwners, Secret};
 use crate::signals::{self, EndSignals};
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
-use forward::Forwarding;
+use forward::{DoorKeeper, Forwarding};
 use headwater_config::{Cluster, Config, ConfigError, Size};
 use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, TurnLog};
+use headwater_log::Epoch;
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
 use standby::StandbyStage;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -130,12 +132,38 @@ pub(crate) struct ReplicaEnd {
     links: LinkEnd,
     memory: MemoryShare,
     standby: Standby,
+    /// The door at which this node had clients before it owned the shard: they are clients of this server now.
+    door: DoorKeeper,
+    /// What the next process has of this one, when it has ended.
+    left: Arc<Mutex<Inherited>>,
 }
 
 impl ReplicaEnd {
     /// N1: whether answers may go out now.
     pub(crate) fn may_answer(&self) -> bool {
         monotonic().0 < self.lease.answers_until.load(Ordering::Acquire)
+    }
+
+    /// What nodes prove to one another that they know.
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.links.secret
+    }
+
+    /// The shard and the epoch in which this process owns it.
+    pub(crate) fn owned(&self) -> (u16, u64) {
+        (self.shard, self.epoch())
+    }
+
+    /// Has this node keep the clients that the server is about to part with, where the process begins anew.
+    pub(crate) fn keep_clients(&self) {
+        if self.leaves() {
+            self.door.keep();
+        }
+    }
+
+    /// The next process has these sockets, if there is one.
+    pub(crate) fn leave(&self, left: Inherited) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
     }
 
     /// Why writes are refused, if they are: renewals of the lease need room as well, or nobody could answer.
@@ -253,6 +281,8 @@ pub struct ClusterNode {
     /// Where the folder must end.
     followed: Option<LogMark>,
     forwarding: Option<Forwarding>,
+    /// Where clients were forwarded from, for the server.
+    listeners: Vec<TcpListener>,
     /// SIGHUP, which would end a process that does not hear of it.
     signals: Signals,
     /// SIGHUP has come: the settings are to be read again.
@@ -262,12 +292,16 @@ pub struct ClusterNode {
 }
 
 impl ClusterNode {
-    /// Joins the cluster that the settings name: follows the log from where the folder ends, and forwards clients to the owner. What the process may
-    /// take of its node's memory may change at any time.
+    /// Joins the cluster that the settings name: follows the log from where the folder ends, and forwards clients to the owner, those that it has inherited
+    /// first. What the process may take of its node's memory may change at any time.
     ///
     /// # Errors
     /// A setting cannot be, NATS cannot be reached or is not to be trusted, the folder is no copy of the log, or the port is taken.
-    pub fn join(config: &Config, memory: MemoryShare) -> Result<Self, ConfigError> {
+    pub fn join(
+        config: &Config,
+        memory: MemoryShare,
+        inherited: Inherited,
+    ) -> Result<Self, ConfigError> {
         let signals = signals::listen(&[Signal::HUP])?;
         let mut config = config.clone();
         crate::shards::settle(&mut config)?;
@@ -294,6 +328,7 @@ impl ClusterNode {
         let links = driver.links.clone();
         let told = tells_end;
         let (shard, memory) = (config.cluster.shard(), share);
+        let forwarding = Forwarding::start(&config, owners, links.secret, inherited)?;
         let end = ReplicaEnd {
             shard,
             lease,
@@ -305,8 +340,9 @@ impl ClusterNode {
             links,
             memory,
             standby,
+            door: forwarding.keeper(),
+            left: Arc::default(),
         };
-        let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &says_owners);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);
         thread.map_err(|why| ConfigError(format!("no thread for the log: {why}")))?;
@@ -324,6 +360,7 @@ impl ClusterNode {
             events,
             followed: None,
             forwarding: Some(forwarding),
+            listeners: Vec::new(),
             signals,
             is_to_reload: false,
             ends: None,
@@ -348,7 +385,7 @@ impl ClusterNode {
         self.end.standby.https()
     }
 
-    /// Waits until this node owns the shard. Nobody is forwarded from then on, and the folder is free for a server.
+    /// Waits until this node owns the shard. Its clients are the server's from then on, and the folder is free for that.
     ///
     /// # Errors
     /// The thread of the log has ended.
@@ -376,7 +413,9 @@ impl ClusterNode {
         self.end.standby.enter(StandbyStage::Begins);
         drop(copy);
         self.followed = followed;
-        drop(self.forwarding.take());
+        if let Some(forwarding) = &mut self.forwarding {
+            self.listeners = forwarding.owns(Epoch(self.end.epoch()));
+        }
         Ok(())
     }
 
@@ -392,7 +431,8 @@ impl ClusterNode {
         }
         self.end.standby.hand_on_ports(&mut config);
         keeping::check_copy(&config, self.followed)?;
-        let server = Server::bind_behind(config, Some(self.end.clone()))?;
+        let listeners = core::mem::take(&mut self.listeners);
+        let server = Server::bind_behind(config, Some(self.end.clone()), listeners)?;
         // From here on these signals have the server end, which forgets them then.
         self.ends = Some(EndSignals::new()?);
         Ok(server)
@@ -418,8 +458,11 @@ impl ClusterNode {
         self.release();
         let is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
-            driver::begin_again(
+            let left = &mut *self.end.left.lock().unwrap_or_else(PoisonError::into_inner);
+            left.clients.extend(self.forwarding.take().into_iter().flat_map(Forwarding::leave));
+            driver::begin_again_with(
                 "the node is drained, has left the shard to another one, or has taken over definitions: it has given the shard up, and stands by",
+                left,
             );
         }
     }

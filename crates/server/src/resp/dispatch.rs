@@ -3,6 +3,7 @@
 use super::owners::{is_explanation, is_for_user};
 use super::session::{Answering, Postponed, Waiting};
 use super::{Flow, ShardService, Turn, encoder, is_refusal};
+use crate::handover::greeting;
 use crate::log::event;
 use crate::memory::STORE_LOOK;
 use headwater_command::{Args, Command, Data, Flags, Id, Keys, OwnedArgs, Reply, Spec};
@@ -50,6 +51,12 @@ impl ShardService {
             && is_http(*args)
         {
             return foreign(work);
+        }
+        if let Refusal::UnknownCommand(args) = refusal
+            && greeting::is_request(*args)
+            && let Some(flow) = self.take_over(*args, work)
+        {
+            return flow;
         }
         if let Some(queue) = &mut work.connection.session.queue {
             queue.broken = true;

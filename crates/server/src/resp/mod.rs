@@ -31,6 +31,7 @@ mod dispatch;
 mod entrance;
 mod errors;
 mod flows;
+mod handover;
 mod info;
 mod kept;
 mod keyspace;

@@ -5,11 +5,12 @@ use super::{Flow, Session, ShardService, Turn};
 use crate::arrival::Arrival;
 use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
+use crate::handover::Inherited;
 use crate::keeping::EmbeddedStore;
 use crate::memcached;
 use crate::memory::STORE_LOOK;
 use crate::service::{
-    Bounds, DurableWrites, Served, Service, Stopped, Time, WARMED_MAX, WireProtocol,
+    Bounds, DurableWrites, Handover, Served, Service, Stopped, Time, WARMED_MAX, WireProtocol,
 };
 use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
 use headwater_engine::{Effect, Value, ValueRef};
@@ -547,5 +548,29 @@ impl Service for ShardService {
     fn stopped(&mut self) {
         let writes = self.durable_writes();
         self.others.stop_all(&writes);
+    }
+
+    fn hands_over(&self) -> bool {
+        self.replica().is_some()
+    }
+
+    fn is_busy(&self, session: &Session) -> bool {
+        session.is_underway()
+    }
+
+    fn begins_to_part(&self) {
+        if let Some(replica) = self.replica() {
+            replica.keep_clients();
+        }
+    }
+
+    fn part_with(&self, connection: &Connection<Session>) -> Option<Handover> {
+        self.state_of(connection)
+    }
+
+    fn leave(&mut self, left: Inherited) {
+        if let Some(replica) = self.replica() {
+            replica.leave(left);
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::reply::Form;
 use super::rights::NotAllowed;
 use super::tracking::Tracks;
 use crate::connection::ConnectionId;
+use crate::handover::greeting::Tag;
 use crate::memcached;
 use crate::shards::Awaiting;
 use headwater_acl::User;
@@ -273,6 +274,8 @@ pub(crate) struct Session {
     pub(crate) awaiting: Option<Awaiting>,
     /// The moment of the server's life from which on it had to log in anew, if it had.
     pub(crate) login_from: u64,
+    /// What its connection is known by at the node that passes its client on, if one does.
+    pub(crate) forwarded: Option<Box<Tag>>,
     /// What the certificate calls it that its client has shown.
     pub(crate) certificate: Option<Box<str>>,
     /// In which form it is answered.
@@ -441,6 +444,12 @@ impl Session {
     /// Whether an answer of it is given in slices.
     pub(crate) fn is_sending(&self) -> bool {
         matches!(self.waiting.as_deref(), Some(Waiting::Sending(_)))
+    }
+
+    /// Whether something is under way for it that comes to its end by itself.
+    pub(crate) fn is_underway(&self) -> bool {
+        let waits = !matches!(self.waiting.as_deref(), None | Some(Waiting::Blocked(_)));
+        waits || self.expects() || self.memcached.as_ref().is_some_and(|client| client.parked)
     }
 
     /// Whether a command of it waits for data or for another client.

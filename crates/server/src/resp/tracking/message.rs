@@ -36,7 +36,7 @@ pub(super) fn changed<'k>(
 }
 
 /// Any key may have.
-pub(super) fn all(version: Version) -> Vec<u8> {
+pub(in crate::resp) fn all(version: Version) -> Vec<u8> {
     let mut bytes = Vec::new();
     begin(version, &mut bytes);
     Encoder::new(&mut bytes, version).null();

@@ -44,6 +44,7 @@ use headwater_base::{KeyRange, Shard};
 use headwater_command::{Args, Flags, Spec};
 use headwater_engine::{ChangedKeys, Engine, Follower, NotifiedChange};
 use headwater_protocol::resp::Version;
+pub(super) use message::all as all_changed;
 use note::Copy;
 #[cfg(test)]
 pub(crate) use note::copies_example;

@@ -29,9 +29,11 @@ pub(crate) type Secret = [u8; SECRET_BYTES];
 
 /// Who proves something.
 #[derive(Clone, Copy)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Dials,
     Accepts,
+    /// One that passes a client on, which is no shard.
+    Forwards,
 }
 
 /// What the shard that dials says of itself, and of whom it wants.
@@ -47,8 +49,9 @@ pub(super) struct Greeting {
 fn mac(secret: &Secret, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key of any length serves");
     mac.update(match side {
-        Side::Dials => b"dials",
+        Side::Dials => &b"dials"[..],
         Side::Accepts => b"accepts",
+        Side::Forwards => b"forwards",
     });
     for part in said {
         mac.update(&(part.len() as u64).to_le_bytes());
@@ -58,12 +61,12 @@ fn mac(secret: &Secret, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
 }
 
 /// What proves that a side knows the secret, after all that was said.
-pub(super) fn proof(secret: &Secret, side: Side, said: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn proof(secret: &Secret, side: Side, said: &[&[u8]]) -> Vec<u8> {
     mac(secret, side, said).finalize().into_bytes().to_vec()
 }
 
 /// Whether these bytes prove it.
-pub(super) fn is_proof(secret: &Secret, side: Side, said: &[&[u8]], proof: &[u8]) -> bool {
+pub(crate) fn is_proof(secret: &Secret, side: Side, said: &[&[u8]], proof: &[u8]) -> bool {
     mac(secret, side, said).verify_slice(proof).is_ok()
 }
 

@@ -20,7 +20,7 @@ mod secured;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use handshake::{SECRET_BYTES, Secret};
+pub(crate) use handshake::{SECRET_BYTES, Secret, Side as ProofOf, is_proof, proof};
 pub(crate) use secured::LinkSecurity;
 
 use crate::log::event;
@@ -357,7 +357,7 @@ async fn greet(
     say(&mut stream, &greeting).await?;
     let answer = hear(&mut stream).await?;
     let theirs = handshake::read_answer(secret, &greeting, &answer)?;
-    let proof = handshake::proof(secret, Side::Dials, &[&greeting, &answer]);
+    let proof = proof(secret, Side::Dials, &[&greeting, &answer]);
     say(&mut stream, &proof).await?;
     Ok((theirs, stream))
 }
@@ -421,7 +421,7 @@ async fn be_greeted(
     let answer = handshake::answer(secret, &said, *epoch, &random::<NONCE_BYTES>());
     say(&mut stream, &answer).await?;
     let proof = hear(&mut stream).await?;
-    match handshake::is_proof(secret, Side::Dials, &[&said, &answer], &proof) {
+    match is_proof(secret, Side::Dials, &[&said, &answer], &proof) {
         true => Ok((greeting.from, greeting.epoch, stream)),
         false => Err(String::from("it does not know the secret of the cluster")),
     }

@@ -1,0 +1,92 @@
+//! The end of a loop whose clients go on elsewhere.
+
+use super::Reactor;
+use crate::connection::{Connection, Phase};
+use crate::handover::parting::{Parting, part};
+use crate::handover::{Inherited, InheritedClient};
+use crate::service::{Handover, Service, WireProtocol};
+use crate::tls::ClientStream;
+use mio::Events;
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How long what is under way may take. All clients wait for it.
+const REST: Duration = Duration::from_secs(1);
+/// How long those may take who pass clients on.
+const PARTING: Duration = Duration::from_secs(2);
+
+impl<S: Service> Reactor<S> {
+    /// Whether new clients are let in.
+    pub(super) fn may_accept(&self) -> bool {
+        !self.rests && self.service.may_accept()
+    }
+
+    /// Whether input of this connection may be executed.
+    #[inline]
+    pub(super) fn may_execute(&self, connection: &Connection<S::Session>) -> bool {
+        !self.rests || connection.is_remote() || self.service.is_busy(&connection.session)
+    }
+
+    /// Lets what is under way come to its end; no further requests of clients are executed.
+    pub(super) fn come_to_rest(&mut self, events: &mut Events) -> io::Result<()> {
+        self.rests = true;
+        let begun = Instant::now();
+        while begun.elapsed() < REST && self.is_underway() {
+            self.run_turn(events)?;
+        }
+        Ok(())
+    }
+
+    fn is_underway(&mut self) -> bool {
+        let slots: Vec<usize> = self.connections.slots().collect();
+        let service = &self.service;
+        let mut busy = false;
+        for slot in slots {
+            let Some(connection) = self.connections.take(slot) else { continue };
+            busy |= !connection.is_remote()
+                && (connection.unsent() > 0 || service.is_busy(&connection.session));
+            self.connections.put(connection);
+        }
+        busy
+    }
+
+    /// Parts with the clients that go on elsewhere. The others end as the loop does.
+    pub(super) fn hand_over(&mut self) {
+        if !self.service.hands_over() || self.service.durable_writes().withheld {
+            return;
+        }
+        self.service.begins_to_part();
+        let mut left = Inherited::default();
+        for (listener, door) in self.listeners.drain(..) {
+            if door == WireProtocol::Resp {
+                left.listeners.push(TcpListener::from(OwnedFd::from(listener)));
+            }
+        }
+        let mut partings = Vec::new();
+        for slot in self.connections.slots().collect::<Vec<_>>() {
+            let Some(mut connection) = self.connections.take(slot) else { continue };
+            let goes_on = connection.phase == Phase::Open && !connection.ended;
+            let how = if goes_on { self.service.part_with(&connection) } else { None };
+            let Some(Handover { state, tag }) = how else {
+                self.connections.put(connection);
+                continue;
+            };
+            let Some(ClientStream::Bare(stream)) = connection.take_stream() else {
+                self.connections.put(connection);
+                continue;
+            };
+            let (stream, mut input) =
+                (TcpStream::from(stream), core::mem::take(&mut connection.input));
+            input.truncate(connection.input_filled);
+            connection.input_filled = 0;
+            match tag {
+                Some(tag) => partings.push(Parting { stream, tag, state, input }),
+                None => left.clients.push(InheritedClient { stream, state, input }),
+            }
+        }
+        part(partings, PARTING);
+        self.service.leave(left);
+    }
+}
