@@ -411,9 +411,15 @@ impl Pending {
         true
     }
 
-    /// A shard will answer nothing of what it was asked so far: `answer` stands for each of its answers. Of the keys that it watched
-    /// nobody knows whether they have changed.
-    pub fn lost(&mut self, at: Shard, answer: &[u8], encode: &mut impl Encode) {
+    /// A shard will answer nothing of what it was asked so far, but for what was kept from it: `answer` stands for each of its answers. Of the keys that
+    /// it watched nobody knows whether they have changed.
+    pub fn lost(
+        &mut self,
+        at: Shard,
+        answer: &[u8],
+        is_kept: impl Fn(u64) -> bool,
+        encode: &mut impl Encode,
+    ) {
         let mut missing = Vec::new();
         for entry in &self.entries {
             match entry {
@@ -426,7 +432,7 @@ impl Pending {
                 }
             }
         }
-        for id in missing {
+        for id in missing.into_iter().filter(|id| !is_kept(*id)) {
             self.came((at, id), answer, Vec::new(), encode);
         }
         self.watches_lost |= self.watches_at.contains(&at);

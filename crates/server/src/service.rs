@@ -172,6 +172,14 @@ pub(crate) trait Service {
         false
     }
 
+    /// The end has begun: those who ask from elsewhere are told.
+    fn begins_to_rest(&mut self) {}
+
+    /// Whether others may ask still, or are not told yet.
+    fn may_be_asked(&self) -> bool {
+        false
+    }
+
     /// Whether something is under way for a session that comes to its end by itself.
     fn is_busy(&self, _session: &Self::Session) -> bool {
         false

@@ -1,6 +1,7 @@
 //! Nodes that are for all shards of their cluster, with a process for each: they come to own equally many, end as one, and lose what they own as one.
 
 use crate::cluster::{ALL, Turn, ask, connect, servers, text};
+use crate::cluster_planned::Counting;
 use crate::nats_servers::{Servers, free_ports};
 use crate::support::{PATIENCE, program};
 use rustix::process::{Pid, Signal, kill_process};
@@ -430,4 +431,35 @@ fn flows_do_what_they_owe_though_nodes_are_killed() {
         let posts: Vec<String> = (0..POSTS).map(|post| post.to_string()).collect();
         assert_eq!(found, posts, "user {user}");
     }
+}
+
+#[test]
+fn connections_go_on_while_nodes_of_several_shards_are_drained_and_end() {
+    let Some(mut nodes) = Nodes::start() else { return };
+    nodes.until_owned([1; NODES]);
+    // Each asks for keys of all shards.
+    let counting: Vec<_> = nodes
+        .ports
+        .iter()
+        .map(|port| [1, 20].map(|many| Counting::start(*port, many, 50)))
+        .collect();
+    for at in [0, 1, 2, 0] {
+        counting.iter().flatten().for_each(Counting::go_on);
+        nodes.operate(&["drain", &name(at)]);
+        counting.iter().flatten().for_each(Counting::go_on);
+        nodes.operate(&["drain", &name(at), "--undo"]);
+        until("the node may not own again", || {
+            let status = nodes.operate(&["status", "--json"]);
+            let status: Value = serde_json::from_str(&status).unwrap();
+            let all = status["nodes"].as_array().unwrap();
+            all.iter().all(|node| node["heard"] == true && node["drained"] == false)
+        });
+    }
+    let mut counting = counting.into_iter();
+    counting.next().unwrap().into_iter().for_each(Counting::end);
+    nodes.signal(0, Signal::TERM);
+    nodes.ended(0);
+    let rest: Vec<_> = counting.flatten().collect();
+    rest.iter().for_each(Counting::go_on);
+    rest.into_iter().for_each(Counting::end);
 }

@@ -1,6 +1,6 @@
 //! Planned moves and ends of nodes, as clients see them that stay connected.
 
-use crate::cluster::{Cluster, NODES, ask, text};
+use crate::cluster::{Cluster, NODES, ask, connect, text};
 use crate::cluster_commands::{all_heard, name, operate, status};
 use crate::support::PATIENCE;
 use redis::Value;
@@ -13,36 +13,37 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 /// A client that counts over one connection, and checks that each of its requests was executed once.
-struct Counting {
+pub(crate) struct Counting {
     counted: Arc<AtomicU64>,
     ends: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,
 }
 
 impl Counting {
-    /// Connected to this node; `pipelined` requests at once.
-    fn start(cluster: &Cluster, at: usize, pipelined: u64) -> Self {
+    /// Connected to this port; `pipelined` requests at once, for one key after the other.
+    pub(crate) fn start(port: u16, pipelined: u64, keys: u64) -> Self {
         let (counted, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let mut client = cluster.client(at);
+        let mut client = connect(port);
         let (counts, ended) = (counted.clone(), ends.clone());
-        let key = format!("n|{at}|{pipelined}");
         let thread = thread::spawn(move || {
-            let mut number = 0;
+            let mut round = 0;
             while !ended.load(Ordering::Relaxed) {
+                let key = format!("n|{port}|{pipelined}|{}", round % keys);
                 let mut pipeline = redis::pipe();
                 (0..pipelined).for_each(|_| _ = pipeline.cmd("INCR").arg(&key));
                 let answers: Vec<u64> = pipeline.query(&mut client).unwrap();
+                let number = round / keys * pipelined;
                 let expected: Vec<u64> = (number + 1..=number + pipelined).collect();
                 assert_eq!(answers, expected, "{key}");
-                number += pipelined;
-                counts.store(number, Ordering::Relaxed);
+                round += 1;
+                counts.store(round, Ordering::Relaxed);
             }
         });
         Self { counted, ends, thread }
     }
 
     /// Waits until it has counted on.
-    fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         let (before, began) = (self.counted.load(Ordering::Relaxed), Instant::now());
         while self.counted.load(Ordering::Relaxed) < before + 20 {
             assert!(!self.thread.is_finished(), "it has ended");
@@ -51,7 +52,7 @@ impl Counting {
         }
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         self.ends.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
     }
@@ -106,10 +107,9 @@ fn connections_go_on_while_the_shard_moves_and_each_request_is_executed_once() {
     let Some(mut cluster) = Cluster::start_with(&["--cluster-snapshot-bytes", "0"]) else { return };
     status(&cluster, "all is well", |status, is_well| is_well && all_heard(status));
     cluster.owner();
-    let nodes = 0..NODES;
-    let counting: Vec<_> = nodes
-        .flat_map(|at| [1, 50].map(|pipelined| Counting::start(&cluster, at, pipelined)))
-        .collect();
+    let ports = cluster.ports.iter();
+    let counting: Vec<_> =
+        ports.flat_map(|port| [1, 50].map(|many| Counting::start(*port, many, 1))).collect();
     for _ in 0..4 {
         counting.iter().for_each(Counting::go_on);
         drain_owner(&cluster);

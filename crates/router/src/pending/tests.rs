@@ -164,7 +164,7 @@ fn a_lost_shard_has_answered_everything_once() {
     let parts = sum(&mut pending, &[1, 2]);
     let inner = pending.expect_inner(Shard(1), Kind::Plain);
     pending.watch([Shard(1)].into_iter(), [&b"key"[..]].into_iter());
-    pending.lost(Shard(1), &text("lost "), &mut Plain);
+    pending.lost(Shard(1), &text("lost "), |_| false, &mut Plain);
     // It waits for those behind it, as answers do.
     assert_eq!(collected(&mut pending), "");
     pending.overdue = true;
@@ -180,7 +180,7 @@ fn a_lost_shard_has_answered_everything_once() {
     assert!(pending.is_done() && pending.has_lost_watches());
     assert_eq!(pending.end_watches(), BTreeSet::from([Shard(1)]));
     assert!(!pending.has_lost_watches());
-    pending.lost(Shard(1), &text("lost "), &mut Plain);
+    pending.lost(Shard(1), &text("lost "), |_| false, &mut Plain);
     assert!(!pending.has_lost_watches() && collected(&mut pending).is_empty());
 }
 

@@ -3,7 +3,8 @@
 //! They go through a socket that is the new program's standard input, which is the first thing that comes out of it: so no descriptor is open for any other
 //! program, and none has to be known by its number. An environment variable says that this is so.
 
-use headwater_base::wire::{WireReader, put_bytes, put_u32};
+use super::greeting::Tag;
+use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use rustix::fs::MemfdFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -30,6 +31,51 @@ pub(crate) struct InheritedClient {
     pub(crate) state: Vec<u8>,
     /// Input that was not executed.
     pub(crate) input: Vec<u8>,
+    /// The owner that has it, if one does.
+    pub(crate) upstream: Option<InheritedUpstream>,
+}
+
+/// A connection that a client is passed on by.
+#[derive(Debug)]
+pub(crate) struct InheritedUpstream {
+    /// The connection.
+    pub(crate) stream: TcpStream,
+    /// Whose it is: its address, its shard, and its epoch.
+    pub(crate) owner: (String, u16, u64),
+    /// What it is known by there.
+    pub(crate) tag: Option<Tag>,
+    /// What is still to be sent there, and to the client.
+    pub(crate) requests: Vec<u8>,
+    pub(crate) answers: Vec<u8>,
+    /// Whether the client sends no more, and whether the owner does.
+    pub(crate) ended: (bool, bool),
+    /// What may be the beginning of the tag.
+    pub(crate) held: Vec<u8>,
+}
+
+impl InheritedUpstream {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.owner.0.as_bytes());
+        put_u16(out, usize::from(self.owner.1));
+        put_u64(out, self.owner.2);
+        put_bytes(out, self.tag.as_ref().map_or(&[], |tag| &tag[..]));
+        put_bytes(out, &self.requests);
+        put_bytes(out, &self.answers);
+        out.extend([u8::from(self.ended.0), u8::from(self.ended.1)]);
+        put_bytes(out, &self.held);
+    }
+
+    fn read(stream: OwnedFd, from: &mut WireReader<'_>) -> Option<Self> {
+        Some(Self {
+            stream: stream.into(),
+            owner: (from.text()?.to_owned(), u16::try_from(from.u16()?).ok()?, from.u64()?),
+            tag: from.bytes()?.try_into().ok(),
+            requests: from.bytes()?.to_vec(),
+            answers: from.bytes()?.to_vec(),
+            ended: (from.flag()?, from.flag()?),
+            held: from.bytes()?.to_vec(),
+        })
+    }
 }
 
 /// What a process has from the one that it was.
@@ -71,7 +117,10 @@ impl Inherited {
         says.write_all(&self.told())?;
         let mut descriptors = vec![input.as_fd(), says.as_fd()];
         descriptors.extend(self.listeners.iter().map(AsFd::as_fd));
-        descriptors.extend(self.clients.iter().map(|client| client.stream.as_fd()));
+        for client in &self.clients {
+            descriptors.push(client.stream.as_fd());
+            descriptors.extend(client.upstream.as_ref().map(|upstream| upstream.stream.as_fd()));
+        }
         for batch in descriptors.chunks(BATCH) {
             send(&to, batch)?;
         }
@@ -87,6 +136,8 @@ impl Inherited {
         for client in &self.clients {
             put_bytes(&mut out, &client.state);
             put_bytes(&mut out, &client.input);
+            out.push(client.upstream.is_some().into());
+            client.upstream.iter().for_each(|upstream| upstream.encode(&mut out));
         }
         out
     }
@@ -134,9 +185,14 @@ fn receive() -> Option<Inherited> {
     let from = &mut WireReader::of(&told);
     let (listeners, clients) = (from.u32()?, from.u32()?);
     let listeners = descriptors.by_ref().take(listeners).map(TcpListener::from).collect();
-    let client = |stream: OwnedFd| {
+    let client = |_| {
+        let stream = descriptors.next()?.into();
         let (state, input) = (from.bytes()?.to_vec(), from.bytes()?.to_vec());
-        Some(InheritedClient { stream: stream.into(), state, input })
+        let upstream = match from.flag()? {
+            true => Some(InheritedUpstream::read(descriptors.next()?, from)?),
+            false => None,
+        };
+        Some(InheritedClient { stream, state, input, upstream })
     };
-    Some(Inherited { listeners, clients: descriptors.take(clients).map_while(client).collect() })
+    Some(Inherited { listeners, clients: (0..clients).map_while(client).collect() })
 }

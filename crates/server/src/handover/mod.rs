@@ -17,5 +17,5 @@ pub(crate) mod parting;
 mod state;
 
 pub use inherited::Inherited;
-pub(crate) use inherited::InheritedClient;
+pub(crate) use inherited::{InheritedClient, InheritedUpstream};
 pub(crate) use state::{SessionState, Sits};

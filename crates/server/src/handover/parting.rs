@@ -67,6 +67,16 @@ pub(crate) struct TagFinder {
 }
 
 impl TagFinder {
+    /// One that has kept these bytes back.
+    pub(crate) fn of(held: Vec<u8>) -> Self {
+        Self { held }
+    }
+
+    /// What it keeps back.
+    pub(crate) fn held(self) -> Vec<u8> {
+        self.held
+    }
+
     /// Takes bytes that came; what of all that is for the client is put behind `out`. If the tag has come: what stands behind it.
     pub(crate) fn take<'b>(
         &mut self,

@@ -4,6 +4,7 @@ use super::Reactor;
 use crate::connection::{Connection, Phase};
 use crate::handover::parting::{Parting, part};
 use crate::handover::{Inherited, InheritedClient};
+use crate::log::event;
 use crate::service::{Handover, Service, WireProtocol};
 use crate::tls::ClientStream;
 use mio::Events;
@@ -33,8 +34,12 @@ impl<S: Service> Reactor<S> {
     pub(super) fn come_to_rest(&mut self, events: &mut Events) -> io::Result<()> {
         self.rests = true;
         let begun = Instant::now();
-        while begun.elapsed() < REST && self.is_underway() {
-            self.run_turn(events)?;
+        // When others have said twice that they ask nothing more, they have all answers.
+        for _ in 0..2 {
+            self.service.begins_to_rest();
+            while begun.elapsed() < REST && (self.is_underway() || self.service.may_be_asked()) {
+                self.run_turn(events)?;
+            }
         }
         Ok(())
     }
@@ -45,8 +50,7 @@ impl<S: Service> Reactor<S> {
         let mut busy = false;
         for slot in slots {
             let Some(connection) = self.connections.take(slot) else { continue };
-            busy |= !connection.is_remote()
-                && (connection.unsent() > 0 || service.is_busy(&connection.session));
+            busy |= connection.unsent() > 0 || service.is_busy(&connection.session);
             self.connections.put(connection);
         }
         busy
@@ -83,9 +87,20 @@ impl<S: Service> Reactor<S> {
             connection.input_filled = 0;
             match tag {
                 Some(tag) => partings.push(Parting { stream, tag, state, input }),
-                None => left.clients.push(InheritedClient { stream, state, input }),
+                None => left.clients.push(InheritedClient { stream, state, input, upstream: None }),
             }
         }
+        let (forwarded, kept) = (partings.len(), left.clients.len());
+        let ended = self.connections.slots().count();
+        event!(
+            info,
+            "cluster",
+            "parted",
+            forwarded,
+            kept,
+            ended,
+            "clients go on at the next owner: those that other nodes forward, and this node's own; others end"
+        );
         part(partings, PARTING);
         self.service.leave(left);
     }

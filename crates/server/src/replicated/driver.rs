@@ -316,7 +316,10 @@ impl Driver {
             let followed = if recovers { Epoch(0) } else { self.replica.followed(now) };
             self.heartbeat.has_followed(followed);
             let BalanceWish { keeps, defer_millis } = self.place(now);
-            let wants = keeps && self.drain.may_own() && self.releasing.is_none();
+            // One that does not own takes nothing, whoever else of its node does.
+            let waits = self.replica.serves().is_some() && self.others.is_to_wait(&self.node);
+            let may_own = self.drain.may_own() || waits;
+            let wants = keeps && may_own && self.releasing.is_none();
             let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
             self.replica.handle(tick, now, &mut effects);
             for effect in effects {

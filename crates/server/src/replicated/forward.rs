@@ -9,7 +9,7 @@
 use super::driver::OwnerSeen;
 use crate::handover::greeting::{TAKEN, Tag, request};
 use crate::handover::parting::TagFinder;
-use crate::handover::{Inherited, InheritedClient, SessionState};
+use crate::handover::{Inherited, InheritedClient, InheritedUpstream, SessionState};
 use crate::resp::PROTECTED;
 use crate::shards::links::{Secret, random};
 use headwater_base::wire::WireReader;
@@ -21,7 +21,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::ReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -35,6 +34,8 @@ const CONNECT: Duration = Duration::from_secs(1);
 const PATIENCE_PARTED: Duration = Duration::from_secs(15);
 /// How long an owner that parts with a client takes to tell of it, at most.
 const PARTING: Duration = Duration::from_secs(5);
+/// How long it is awaited that an owner parts with a client when there is another one.
+const OVERTAKEN: Duration = Duration::from_secs(1);
 /// How often that is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 /// Where an owner has parted with a client, the next one is there soon.
@@ -44,7 +45,7 @@ const REST: Duration = Duration::from_millis(50);
 /// How long those that are about to be left are waited for.
 const COLLECTS: Duration = Duration::from_millis(200);
 /// Bytes that are passed on at once.
-const PIECE: usize = 32 << 10;
+const PIECE: usize = 64 << 10;
 
 /// What the door is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,8 +113,8 @@ impl Forwarding {
         let (shard, protects) = (config.cluster.shard(), protects(config));
         let room = Arc::new(Semaphore::new(config.clients.clients_max));
         let run = move || {
-            let kept = Rc::default();
-            let door = Door { owners, stages, secret, shard, protects, room, kept };
+            let (kept, piece) = (Rc::default(), Rc::new(RefCell::new(vec![0; PIECE])));
+            let door = Door { owners, stages, secret, shard, protects, room, kept, piece };
             serve(&runtime, again, inherited.clients, &door)
         };
         let thread = std::thread::Builder::new().name(String::from("forward")).spawn(run);
@@ -173,6 +174,8 @@ struct Door {
     room: Arc<Semaphore>,
     /// Clients that are left to the next process, and how many are about to be.
     kept: Rc<RefCell<(Vec<InheritedClient>, usize)>>,
+    /// What is read into.
+    piece: Rc<RefCell<Vec<u8>>>,
 }
 
 /// Whether the settings let everybody in who can connect, and so nobody of other machines. What users the owner has is not known here.
@@ -239,21 +242,28 @@ async fn accept(listener: TcpListener, door: Door) {
                 is_foreign,
                 left: None,
             };
-            client.run(door).await;
+            client.run(door, None).await;
             drop(place);
         });
     }
 }
 
 async fn inherit(client: InheritedClient, door: Door, place: Option<OwnedSemaphorePermit>) {
-    let InheritedClient { stream, state, input } = client;
-    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-    if let Ok(client) = stream {
-        // It was let in when it came.
-        let is_foreign = false;
-        Forwarded { client, state, input, is_new: false, is_foreign, left: None }.run(door).await;
+    let InheritedClient { stream, state, input, upstream } = client;
+    // It was let in when it came.
+    let (is_new, is_foreign) = (false, false);
+    if let Ok(client) = of_std(stream) {
+        let upstream = upstream.and_then(Upstream::inherit);
+        Forwarded { client, state, input, is_new, is_foreign, left: None }
+            .run(door, upstream)
+            .await;
     }
     drop(place);
+}
+
+fn of_std(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
+    stream.set_nonblocking(true)?;
+    TcpStream::from_std(stream)
 }
 
 /// A client that is passed on.
@@ -277,35 +287,40 @@ enum Passed {
     Ended,
     /// The owner has parted with the client.
     Parted { state: Vec<u8>, input: Vec<u8> },
+    /// The process begins anew.
+    Left,
 }
 
 impl Forwarded {
-    async fn run(mut self, mut door: Door) {
+    /// Passes it on, until it or nobody else is there; first to this owner, if it has it already.
+    async fn run(mut self, mut door: Door, mut upstream: Option<Upstream>) {
         let _fast = self.client.set_nodelay(true);
         loop {
             door.kept.borrow_mut().1 += 1;
-            let connected = self.connect(&mut door).await;
+            let connected = match upstream.take() {
+                Some(upstream) => Connected::To(upstream),
+                None => self.connect(&mut door).await,
+            };
             door.kept.borrow_mut().1 -= 1;
-            let (mut stream, owner, tag) = match connected {
-                Connected::To(stream, owner, tag) => (stream, owner, tag),
-                Connected::Left => return self.leave(&door),
+            let mut to = match connected {
+                Connected::To(upstream) => upstream,
+                Connected::Left => return self.leave(&door, None),
                 Connected::Nobody => return self.refuse(&door).await,
             };
             let seems_local =
-                stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
+                to.stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
             if self.is_foreign && seems_local {
                 let _sent = self.client.write_all(PROTECTED).await;
                 return;
             }
-            let _fast = stream.set_nodelay(true);
-            if stream.write_all(&self.input).await.is_err() {
-                return;
-            }
-            match pass(&mut self.client, &mut stream, tag.as_ref(), &owner, &mut door).await {
+            let _fast = to.stream.set_nodelay(true);
+            to.requests.bytes.append(&mut self.input);
+            match pass(&mut self.client, &mut to, &door).await {
                 Passed::Ended => return,
+                Passed::Left => return self.leave(&door, Some(to)),
                 Passed::Parted { state, input } => {
                     (self.state, self.input, self.is_new) = (state, input, false);
-                    self.left = Some(owner);
+                    self.left = Some(to.owner);
                 }
             }
         }
@@ -329,7 +344,7 @@ impl Forwarded {
             for owner in seen.into_iter().filter(|owner| self.left.as_ref() != Some(owner)) {
                 let attempt = self.attempt(&owner, door);
                 if let Ok(Some((stream, tag))) = timeout(CONNECT, attempt).await {
-                    return Connected::To(stream, owner, tag);
+                    return Connected::To(Upstream::new(stream, owner, tag));
                 }
             }
             let rests = if self.left.is_some() { RETRY_SOON } else { RETRY };
@@ -358,10 +373,15 @@ impl Forwarded {
         Some((stream, None))
     }
 
-    /// Leaves the client to the next process.
-    fn leave(self, door: &Door) {
+    /// Leaves the client to the next process, and the owner that has it, if one does.
+    fn leave(self, door: &Door, to: Option<Upstream>) {
         let Ok(stream) = self.client.into_std() else { return };
-        let client = InheritedClient { stream, state: self.state, input: self.input };
+        let upstream = match to.map(Upstream::leave) {
+            Some(None) => return,
+            Some(upstream) => upstream,
+            None => None,
+        };
+        let client = InheritedClient { stream, state: self.state, input: self.input, upstream };
         door.kept.borrow_mut().0.push(client);
     }
 
@@ -378,8 +398,8 @@ impl Forwarded {
 
 /// What connecting has come to.
 enum Connected {
-    /// An owner has taken the client; without a tag, it does not part with it.
-    To(TcpStream, OwnerSeen, Option<Tag>),
+    /// An owner has taken the client.
+    To(Upstream),
     /// The process begins anew.
     Left,
     /// There was nobody in time.
@@ -395,9 +415,21 @@ struct Pipe {
     passed: usize,
     /// No more come.
     ended: bool,
+    /// The other side has been told so.
+    is_told: bool,
 }
 
 impl Pipe {
+    fn of(left: Vec<u8>, ended: bool) -> Self {
+        Self { bytes: left, passed: 0, ended, is_told: false }
+    }
+
+    /// Whether the other side is to be told that no more come.
+    fn is_to_tell(&mut self) -> bool {
+        let is_over = self.ended && self.is_empty();
+        is_over && !core::mem::replace(&mut self.is_told, true)
+    }
+
     fn left(&self) -> &[u8] {
         &self.bytes[self.passed..]
     }
@@ -406,99 +438,163 @@ impl Pipe {
         self.passed == self.bytes.len()
     }
 
-    /// Notes how a read ended; what has come is put where the pipe begins.
-    fn came(&mut self, read: std::io::Result<usize>) -> std::io::Result<usize> {
-        self.bytes.clear();
-        self.passed = 0;
-        let count = read?;
-        self.ended = count == 0;
-        Ok(count)
+    /// So many bytes were passed on. What is empty takes no memory.
+    fn pass(&mut self, count: usize) {
+        self.passed += count;
+        if self.is_empty() {
+            (self.bytes, self.passed) = (Vec::new(), 0);
+        }
+    }
+}
+
+/// An owner that has a client.
+struct Upstream {
+    stream: TcpStream,
+    owner: OwnerSeen,
+    /// Without one, the owner does not part with the client.
+    tag: Option<Tag>,
+    requests: Pipe,
+    answers: Pipe,
+    finder: TagFinder,
+}
+
+impl Upstream {
+    fn new(stream: TcpStream, owner: OwnerSeen, tag: Option<Tag>) -> Self {
+        let (requests, answers) = (Pipe::default(), Pipe::default());
+        Self { stream, owner, tag, requests, answers, finder: TagFinder::default() }
+    }
+
+    fn inherit(from: InheritedUpstream) -> Option<Self> {
+        let (address, shard, epoch) = from.owner;
+        Some(Self {
+            stream: of_std(from.stream).ok()?,
+            owner: OwnerSeen { address, shard, epoch: Epoch(epoch) },
+            tag: from.tag,
+            requests: Pipe::of(from.requests, from.ended.0),
+            answers: Pipe::of(from.answers, from.ended.1),
+            finder: TagFinder::of(from.held),
+        })
+    }
+
+    fn leave(self) -> Option<InheritedUpstream> {
+        let OwnerSeen { address, shard, epoch } = self.owner;
+        Some(InheritedUpstream {
+            stream: self.stream.into_std().ok()?,
+            owner: (address, shard, epoch.0),
+            tag: self.tag,
+            requests: self.requests.left().to_vec(),
+            answers: self.answers.left().to_vec(),
+            ended: (self.requests.ended, self.answers.ended),
+            held: self.finder.held(),
+        })
     }
 }
 
 /// Passes bytes on, both ways.
-async fn pass(
-    client: &mut TcpStream,
-    stream: &mut TcpStream,
-    tag: Option<&Tag>,
-    owner: &OwnerSeen,
-    door: &mut Door,
-) -> Passed {
-    let shard = door.shard;
+async fn pass(client: &mut TcpStream, to: &mut Upstream, door: &Door) -> Passed {
+    let (mut owners, mut stages, mut leaves) =
+        (door.owners.clone(), door.stages.clone(), door.stages.clone());
+    let (shard, owner) = (door.shard, to.owner.clone());
     let another =
-        |now: &Vec<OwnerSeen>| now.iter().any(|it| it.shard == owner.shard && it != owner);
+        |now: &Vec<OwnerSeen>| now.iter().any(|it| it.shard == owner.shard && *it != owner);
     let is_here = |stage: &Stage| matches!(stage, Stage::Owns(_, epoch) if owner.shard == shard && owner.epoch != *epoch);
-    tokio::select! {
+    let replaced = async {
+        tokio::select! {
+            _changed = owners.wait_for(another) => {}
+            _owns = stages.wait_for(is_here) => {}
+        }
+        // The old one may have parted with the client, and that be on its way.
+        sleep(OVERTAKEN).await;
+    };
+    let copied = tokio::select! {
         // However it ends, both sides are closed.
-        passed = copy(client, stream, tag) => passed.unwrap_or(Passed::Ended),
-        _changed = door.owners.wait_for(another) => Passed::Ended,
-        _owns = door.stages.wait_for(is_here) => Passed::Ended,
-    }
+        copied = copy(client, to, &door.piece) => copied,
+        () = replaced => return Passed::Ended,
+        _leaves = leaves.wait_for(|stage| *stage == Stage::Leaves) => return Passed::Left,
+    };
+    let Ok(Some(behind)) = copied else { return Passed::Ended };
+    // The process waits for it where it begins anew.
+    door.kept.borrow_mut().1 += 1;
+    let parted = parted(client, behind, to).await;
+    door.kept.borrow_mut().1 -= 1;
+    parted.ok().flatten().unwrap_or(Passed::Ended)
 }
 
-/// Passes bytes on until both sides have ended, one has broken, or the owner parts with the client.
+/// Passes bytes on until both sides have ended, one has broken, or the owner parts with the client: then what it has told behind the tag. Wherever
+/// it is given up, nothing is lost.
 async fn copy(
     client: &mut TcpStream,
-    stream: &mut TcpStream,
-    tag: Option<&Tag>,
-) -> std::io::Result<Passed> {
-    let mut buffers = (vec![0; PIECE], vec![0; PIECE]);
-    let (mut requests, mut answers) = (Pipe::default(), Pipe::default());
-    let mut finder = TagFinder::default();
-    let (mut from_client, mut to_client) = client.split();
-    let (mut from_owner, mut to_owner) = stream.split();
-    let behind = loop {
+    to: &mut Upstream,
+    piece: &RefCell<Vec<u8>>,
+) -> std::io::Result<Option<Vec<u8>>> {
+    let Upstream { stream, tag, requests, answers, finder, .. } = to;
+    let (from_client, mut to_client) = client.split();
+    let (from_owner, mut to_owner) = stream.split();
+    loop {
         if requests.ended && answers.ended && answers.is_empty() {
-            return Ok(Passed::Ended);
+            return Ok(None);
         }
         tokio::select! {
-            read = from_client.read(&mut buffers.0), if requests.is_empty() && !requests.ended => {
-                let count = requests.came(read)?;
-                requests.bytes.extend_from_slice(&buffers.0[..count]);
-                if requests.ended {
-                    to_owner.shutdown().await?;
-                }
+            ready = from_client.readable(), if requests.is_empty() && !requests.ended => {
+                ready?;
+                let piece = &mut *piece.borrow_mut();
+                let Some(came) = came(from_client.try_read(piece), piece)? else { continue };
+                requests.bytes.extend_from_slice(came);
+                requests.ended = came.is_empty();
             }
             written = to_owner.write(requests.left()), if !requests.is_empty() => {
-                requests.passed += written?;
+                requests.pass(written?);
             }
-            read = from_owner.read(&mut buffers.1), if answers.is_empty() && !answers.ended => {
-                let count = answers.came(read)?;
-                let came = &buffers.1[..count];
-                if answers.ended {
-                    to_client.shutdown().await?;
-                    // Nobody answers what else the client sends.
-                    requests.ended = true;
-                }
-                let Some(tag) = tag else {
-                    answers.bytes.extend_from_slice(came);
-                    continue;
-                };
-                if let Some(behind) = finder.take(tag, came, &mut answers.bytes) {
-                    break behind.to_vec();
+            ready = from_owner.readable(), if answers.is_empty() && !answers.ended => {
+                ready?;
+                let piece = &mut *piece.borrow_mut();
+                let Some(came) = came(from_owner.try_read(piece), piece)? else { continue };
+                // Nobody answers what else the client sends.
+                answers.ended = came.is_empty();
+                requests.ended |= answers.ended;
+                match tag {
+                    None => answers.bytes.extend_from_slice(came),
+                    Some(tag) => {
+                        if let Some(behind) = finder.take(tag, came, &mut answers.bytes) {
+                            return Ok(Some(behind.to_vec()));
+                        }
+                    }
                 }
             }
             written = to_client.write(answers.left()), if !answers.is_empty() => {
-                answers.passed += written?;
+                answers.pass(written?);
             }
         }
-    };
-    to_client.write_all(answers.left()).await?;
-    to_owner.shutdown().await?;
-    let Some((state, mut input)) = parted(behind, &mut from_owner).await? else {
-        return Ok(Passed::Ended);
-    };
-    input.extend_from_slice(requests.left());
-    Ok(Passed::Parted { state, input })
+        // Whoever has gone needs not be told.
+        if requests.is_to_tell() {
+            drop(to_owner.shutdown().await);
+        }
+        if answers.is_to_tell() {
+            drop(to_client.shutdown().await);
+        }
+    }
 }
 
-/// What the owner tells of the client that it parts with, which begins with these bytes; `None`: it breaks off.
+/// What a read has brought: nothing, at the end; `None`: nothing yet.
+fn came(read: std::io::Result<usize>, piece: &[u8]) -> std::io::Result<Option<&[u8]>> {
+    match read {
+        Ok(count) => Ok(Some(&piece[..count])),
+        Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        Err(why) => Err(why),
+    }
+}
+
+/// What the owner tells of the client that it parts with, which begins with what it has told already; `None`: it breaks off.
 async fn parted(
+    client: &mut TcpStream,
     mut told: Vec<u8>,
-    from_owner: &mut ReadHalf<'_>,
-) -> std::io::Result<Option<(Vec<u8>, Vec<u8>)>> {
-    timeout(PARTING, from_owner.read_to_end(&mut told)).await??;
+    to: &mut Upstream,
+) -> std::io::Result<Option<Passed>> {
+    client.write_all(to.answers.left()).await?;
+    to.stream.shutdown().await?;
+    timeout(PARTING, to.stream.read_to_end(&mut told)).await??;
     let from = &mut WireReader::of(&told);
-    let state = from.bytes().map(<[u8]>::to_vec);
-    Ok(state.map(|state| (state, from.rest().to_vec())))
+    let Some(state) = from.bytes().map(<[u8]>::to_vec) else { return Ok(None) };
+    let input = [from.rest(), to.requests.left()].concat();
+    Ok(Some(Passed::Parted { state, input }))
 }

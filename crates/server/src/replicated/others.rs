@@ -7,6 +7,7 @@ use headwater_config::{Cluster, ConfigError, link_address};
 use headwater_jetstream::JetStreamBucket;
 use headwater_log::{
     Bucket, BucketAnswer, BucketRequest, LeaseTimes, Monotonic, Owner, Revision, ShardHolder,
+    node_of,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -128,6 +129,13 @@ impl OtherOwners {
         let others = self.seen.iter().zip(0..).filter(|(_, shard)| *shard != self.me);
         let held = others.filter_map(|(seen, _)| seen.as_ref()).filter(|seen| seen.holds(times));
         held.filter_map(|seen| seen.owner.clone()).collect()
+    }
+
+    /// Whether another process of this process's node owns a shard of a lesser number: where the node is drained, it gives up one after the other, since those
+    /// that give up at once cannot answer each other's clients.
+    pub(super) fn is_to_wait(&self, me: &Owner) -> bool {
+        let holding = self.holding(LeaseTimes::default());
+        holding.iter().any(|it| it.shard < me.shard && node_of(&it.node) == node_of(&me.node))
     }
 
     /// Who owns the shards; `None`: it is not known of all yet.

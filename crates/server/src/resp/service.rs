@@ -554,6 +554,16 @@ impl Service for ShardService {
         self.replica().is_some()
     }
 
+    fn begins_to_rest(&mut self) {
+        if let Some(shards) = &mut self.others.shards {
+            shards.leave();
+        }
+    }
+
+    fn may_be_asked(&self) -> bool {
+        self.others.shards.as_ref().is_some_and(|it| it.parting.awaits() || it.outbox.has_unsent())
+    }
+
     fn is_busy(&self, session: &Session) -> bool {
         session.is_underway()
     }

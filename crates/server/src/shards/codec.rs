@@ -36,6 +36,8 @@ mod kind {
     pub(super) const DEFINED: u8 = 14;
     pub(super) const ASK_DEFINITIONS: u8 = 15;
     pub(super) const DEFINITIONS: u8 = 16;
+    pub(super) const LEAVES: u8 = 17;
+    pub(super) const LEFT: u8 = 18;
 }
 
 /// A message that has no form between processes.
@@ -202,6 +204,8 @@ fn write_message(message: &ShardMessage, out: &mut Vec<u8>) -> Result<(), Unsaya
             put_u64(out, *digest);
         }
         ShardMessage::AskDefinitions => out.push(kind::ASK_DEFINITIONS),
+        ShardMessage::Leaves => out.push(kind::LEAVES),
+        ShardMessage::Left => out.push(kind::LEFT),
         ShardMessage::Definitions { end } => {
             out.push(kind::DEFINITIONS);
             put_u32(out, *end);
@@ -294,6 +298,8 @@ fn read_other(kind: u8, frame: &mut WireReader<'_>) -> Option<ShardMessage> {
         kind::TRACKING => ShardMessage::Tracking(Box::new(TrackingNote::read(frame)?)),
         kind::DEFINED => ShardMessage::Defined { digest: frame.u64()? },
         kind::ASK_DEFINITIONS => ShardMessage::AskDefinitions,
+        kind::LEAVES => ShardMessage::Leaves,
+        kind::LEFT => ShardMessage::Left,
         kind::PACKET => ShardMessage::Packet(Box::new(Packet::read(frame)?)),
         kind::FLOW => ShardMessage::Flow(Box::new(RemoteMessage::read(frame)?)),
         _ => return None,
@@ -340,6 +346,8 @@ mod tests {
         say(b"a line", &|end| ShardMessage::Monitored { end });
         say(b"", &|_| ShardMessage::Defined { digest: 1 << 60 });
         say(b"", &|_| ShardMessage::AskDefinitions);
+        say(b"", &|_| ShardMessage::Leaves);
+        say(b"", &|_| ShardMessage::Left);
         say(b"all", &|end| ShardMessage::Definitions { end });
         let notes = Note::examples().into_iter().map(Box::new);
         messages.extend(notes.map(ShardMessage::Watching));

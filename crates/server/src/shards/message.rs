@@ -131,6 +131,10 @@ pub(crate) enum ShardMessage {
     Settings(Vec<(String, String)>),
     /// The sender's metrics.
     Figures(Vec<Metric>),
+    /// The sender's owner is about to give its shard up: nothing more is to be asked of it.
+    Leaves,
+    /// Nothing more is asked of the receiver, whose owner is about to give its shard up.
+    Left,
     /// The process is to end.
     Stop,
     /// Shards in processes of their own: there is no connection to the sender any more. What both wrote to each other and has not come is

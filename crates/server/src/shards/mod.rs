@@ -16,6 +16,7 @@ pub(crate) mod links;
 mod message;
 mod names;
 mod outgoing;
+mod parting;
 mod position;
 mod position_waits;
 mod quiescing;
@@ -31,6 +32,7 @@ pub(crate) use count::settle;
 pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
 pub(crate) use outgoing::ToldBatch;
+pub(crate) use parting::{KEPT_BYTES, KeptAsk, Parting};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
 pub(crate) use position_waits::{Awaiting, POSITIONS_WAIT_MAX, PositionWaits};
 pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
@@ -85,8 +87,8 @@ pub(crate) struct Shards {
     pub(crate) deferred: VecDeque<(ConnectionId, u64)>,
     /// Sessions whose next request waits until less waits for its shard.
     pub(crate) crowded: Vec<ConnectionId>,
-    /// Requests that could not be sent, for want of a connection: where to, whose, and their ids.
-    pub(crate) unsent: Vec<(Shard, ConnectionId, u64)>,
+    /// What waits for other shards' owners.
+    pub(crate) parting: Parting,
     /// Bytes of memory that parts may take which have been agreed to, by their transactions: other writes leave them free.
     pub(crate) reserved: HashMap<TransactionId, usize>,
     /// The sum of these.
@@ -118,7 +120,7 @@ impl Shards {
         let (quiescing, surveys_for, crowded) = (Quiescing::default(), None, Vec::new());
         let (locks, lock_waits, blocked) = (Locks::default(), HashMap::new(), HashMap::new());
         let (digests, transactions) = (Vec::new(), 0);
-        let (unsent, prepared) = (Vec::new(), HashMap::new());
+        let (parting, prepared) = (Parting::default(), HashMap::new());
         Box::new(Self {
             me,
             lives_before: epoch - 1,
@@ -135,7 +137,7 @@ impl Shards {
             transactions,
             deferred,
             crowded,
-            unsent,
+            parting,
             prepared,
             reserved: HashMap::new(),
             reserved_bytes: 0,
@@ -194,9 +196,11 @@ impl Shards {
         header: &AskHeader,
         ask: &Ask<'_>,
     ) {
-        if self.outbox.is_lost(to) {
-            self.unsent.push((to, session, header.id));
-            // It is answered in a turn of its own.
+        if self.outbox.is_lost(to) || self.parting.leaving.contains(&to) {
+            let mut frame = Vec::new();
+            write_ask(header, ask, &mut frame);
+            self.parting.kept.push(KeptAsk { to, session, id: header.id, frame });
+            // Where it does not wait, it is answered in a turn of its own.
             self.outbox.transport().ring(self.me);
             return;
         }

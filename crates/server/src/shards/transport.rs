@@ -380,6 +380,11 @@ impl Outbox {
         own + bytes + self.transport.of(shard).waiting.load(Ordering::Relaxed) > self.waiting_max
     }
 
+    /// Whether something was written to other shards that is not handed over yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.outgoing.iter().any(|to| to.bytes() > 0)
+    }
+
     /// Whether that is so of any other shard.
     pub(crate) fn is_any_crowded(&self) -> bool {
         (0..self.shards()).any(|at| at != self.me.0 && self.is_crowded(Shard(at), 0))

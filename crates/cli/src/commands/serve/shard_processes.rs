@@ -25,6 +25,8 @@ const RESTART_MAX: Duration = Duration::from_secs(60);
 const RECOVERS: Duration = Duration::from_secs(300);
 /// How often processes are asked to end that have not yet: one that was about to begin anew has not heard it.
 const ASKS_AGAIN: Duration = Duration::from_secs(1);
+/// Owners are asked to end one after the other, until it has taken so long.
+const ENDS_TOGETHER: Duration = Duration::from_secs(10);
 /// What stands before the bytes that a process may take, in a line on its standard input.
 const MEMORY: &str = "memory ";
 /// What a process takes that stands by, about: the others of its node may take that less.
@@ -177,14 +179,22 @@ impl NodeProcesses {
         let done = self.watch(read);
         // They complete what is under way, which takes as long as it takes; who asks once more does not want to wait for that.
         let mut asked: Option<Instant> = None;
+        let (begun, mut first) = (Instant::now(), None);
         while self
             .shards
             .iter_mut()
             .any(|shard| shard.process.ended().is_none() && shard.process.runs())
         {
-            if asked.is_none_or(|at| at.elapsed() >= ASKS_AGAIN) {
-                self.shards.iter().for_each(|shard| shard.process.ask_to_end());
-                asked = Some(Instant::now());
+            let owning = self.owning();
+            if owning != first || asked.is_none_or(|at| at.elapsed() >= ASKS_AGAIN) {
+                // Those that give shards up at once could not answer each other's clients.
+                let all = first.is_some() && begun.elapsed() >= ENDS_TOGETHER;
+                for at in 0..self.shards.len() {
+                    if all || !self.shards[at].owns || owning == Some(at) {
+                        self.shards[at].process.ask_to_end();
+                    }
+                }
+                (asked, first) = (Some(Instant::now()), owning);
             }
             if self.signals.came() == Some(NodeSignal::End)
                 && std::mem::replace(&mut self.ends, true)
@@ -197,6 +207,13 @@ impl NodeProcesses {
         self.pass_lines()?;
         log::end();
         done
+    }
+
+    /// The first process that owns its shard and runs still.
+    fn owning(&mut self) -> Option<usize> {
+        self.shards
+            .iter_mut()
+            .position(|it| it.owns && it.process.ended().is_none() && it.process.runs())
     }
 
     fn watch(

@@ -2,7 +2,7 @@
 //!
 //! What was under way is told to be lost, once: requests of clients here are answered that nobody knows what has become of them,
 //! sessions that stood for clients there end, and what the two have told each other of keys is void on either side. Requests that come while
-//! there is no connection are answered at once. With the next connection both begin anew.
+//! there is no connection wait for the next owner for a while ([`Parting`](crate::shards::Parting)), and are refused then. With the next connection both begin anew.
 //!
 //! # Invariants
 //! - O1. A request is answered `CLUSTERDOWN` once where its answer cannot come any more: what was asked over one connection is never answered
@@ -10,13 +10,16 @@
 //! - O2. Locks of a coordinator that is lost are given back, and what it has prepared here is not done.
 
 use super::form::ClientForm;
+use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
 use crate::resp::ShardService;
 use crate::resp::session::{Session, Waiting};
+use crate::shards::{KEPT_BYTES, KeptAsk};
 use headwater_base::{Millis, Shard};
 use headwater_command::Reply;
 use headwater_router::{Owner, answer_of};
+use std::collections::HashSet;
 
 /// What is answered to a request that was sent to a shard before the connection was lost.
 fn unknown(at: Shard) -> Vec<u8> {
@@ -53,6 +56,9 @@ impl ShardService {
         }
         event!(warn, "shards", "lost", shard = with.0, "there is no connection to the shard");
         shards.peers.lost(with, now);
+        shards.parting.lose(with, now.0);
+        let kept = shards.parting.kept.iter().filter(|kept| kept.to == with);
+        let kept: HashSet<(ConnectionId, u64)> = kept.map(|kept| (kept.session, kept.id)).collect();
         if with == Shard(0) {
             shards.comparison.lose();
         }
@@ -66,7 +72,8 @@ impl ShardService {
             let Some(connection) = connections.get_mut(id) else { continue };
             let mut form = ClientForm::of(&connection.session);
             if let Some(pending) = connection.session.pending() {
-                pending.lost(with, &answer, &mut form);
+                let is_kept = |of: u64| kept.contains(&(id, of));
+                pending.lost(with, &answer, is_kept, &mut form);
             }
             if matches!(connection.session.waiting.as_deref(), Some(Waiting::Request(_))) {
                 // It may have asked the shard for something that is no request.
@@ -98,6 +105,7 @@ impl ShardService {
         let Some(shards) = &mut self.others.shards else { return };
         shards.outbox.set_connected(with, true);
         shards.peers.found(with, now);
+        shards.send_kept(with);
         event!(info, "shards", "found", shard = with.0, "there is a connection to the shard");
         self.find_watches(with);
         self.find_copies(with);
@@ -110,7 +118,7 @@ impl ShardService {
         let Some(shards) = &mut self.others.shards else { return };
         if shards.outbox.are_apart() {
             shards.peers.give_up_loads(Millis(self.time.uptime));
-            if !shards.unsent.is_empty() {
+            if !shards.parting.kept.is_empty() {
                 self.answer_unsent(connections);
             }
         }
@@ -118,8 +126,17 @@ impl ShardService {
 
     #[cold]
     fn answer_unsent(&mut self, connections: &mut Connections<Session>) {
+        let now = self.time.uptime;
         let Some(shards) = &mut self.others.shards else { return };
-        for (at, session, id) in core::mem::take(&mut shards.unsent) {
+        let parting = &mut shards.parting;
+        let mut bytes = 0;
+        let (keeps, refused) = core::mem::take(&mut parting.kept).into_iter().partition(|kept| {
+            bytes += kept.frame.len();
+            bytes <= KEPT_BYTES && parting.keeps(kept.to, now)
+        });
+        parting.kept = keeps;
+        let refused: Vec<KeptAsk> = refused;
+        for KeptAsk { to: at, session, id, .. } in refused {
             let Some(connection) = connections.get_mut(session) else { continue };
             let mut form = ClientForm::of(&connection.session);
             if let Some(pending) = connection.session.pending() {

@@ -113,6 +113,16 @@ impl ShardService {
                 ShardMessage::AskFigures => self.tell_figures(from, connections.open()),
                 ShardMessage::Figures(figures) => self.figures.add_figures(figures),
                 ShardMessage::Settings(pairs) => self.take_settings(&pairs),
+                ShardMessage::Leaves => {
+                    if let Some(shards) = &mut self.others.shards {
+                        shards.let_leave(from);
+                    }
+                }
+                ShardMessage::Left => {
+                    if let Some(shards) = &mut self.others.shards {
+                        shards.parting.hear_left(from);
+                    }
+                }
                 ShardMessage::Stop => self.stopping = true,
                 ShardMessage::Lost => self.lose_shard(from, connections),
                 ShardMessage::Found => self.find_shard(from),
