@@ -25,6 +25,7 @@
 //!   asked behind each batch that was executed, before the batch's replies go out ([`Replica::may_answer`]).
 //! - W2. Nobody takes a lease whose revision it has not seen unchanged for 3 s of its own clock, in which its own writes to the bucket succeeded.
 //! - W3. Epochs only grow: one more than the greatest of the log's and the last owner's; and one epoch is written by one claimant, as the bucket says.
+//! - W4. A write is refused before it is executed while the servers do not answer ([`Replica::is_silent`]); reads go on until the lease is over.
 //! - D1, D2. A node that is drained takes no lease, nor does one that does not know yet; an owner that is drained completes what is under way and gives
 //!   its lease up ([`DrainLook`]).
 //! - S1, S2. A free shard is for the node that owns the least, and one that owns two more than another gives one up ([`Balance`]).
@@ -47,6 +48,7 @@ mod reader;
 mod record;
 mod replica;
 mod seam;
+mod silence;
 mod snapshot;
 
 pub use appender::{AppendWindow, Appender, Progress, Turn};
@@ -64,4 +66,5 @@ pub use seam::{
     AppendOutcome, Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogBatch, LogRequest,
     MessageId, Monotonic, PutOutcome, Revision, Sequence,
 };
+pub use silence::Silence;
 pub use snapshot::{LogExtent, SnapshotEffect, SnapshotMark, SnapshotTaken, Snapshots};

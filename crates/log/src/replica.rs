@@ -14,6 +14,7 @@ use crate::seam::{
     AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, MessageId,
     Monotonic, Sequence,
 };
+use crate::silence::Silence;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -155,6 +156,8 @@ pub struct Replica {
     at_end: Option<Monotonic>,
     /// When the log has answered a read last, and what its last sequence was then.
     end: Option<(Monotonic, Sequence)>,
+    /// What has become of the appends of its last epoch.
+    silence: Silence,
 }
 
 impl Replica {
@@ -176,6 +179,7 @@ impl Replica {
             due: Monotonic(0),
             at_end: None,
             end: None,
+            silence: Silence::default(),
             config,
         }
     }
@@ -239,6 +243,18 @@ impl Replica {
         matches!(&self.role, Role::Serves { appender, .. } if appender.is_full())
     }
 
+    /// W4: whether the servers answer neither appends nor writes to the bucket, as far as this node knows: nothing more should be executed that would be
+    /// appended. What was appended may be in the log.
+    #[must_use]
+    pub fn is_silent(&self, now: Monotonic) -> bool {
+        self.silence.is_long(now) || self.ownership.is_silent(now)
+    }
+
+    /// The connection to the servers is lost.
+    pub fn disconnected(&mut self, now: Monotonic) {
+        self.ownership.disconnected(now);
+    }
+
     /// Bytes that were appended and are not acknowledged.
     #[must_use]
     pub fn unacknowledged_bytes(&self) -> usize {
@@ -267,7 +283,7 @@ impl Replica {
     ) -> Option<Turn> {
         let Role::Serves { appender, .. } = &mut self.role else { return None };
         let turn = appender.append(schema, payload);
-        pump(appender, now, effects);
+        pump(appender, &mut self.silence, now, effects);
         Some(turn)
     }
 
@@ -348,7 +364,7 @@ impl Replica {
         }
         let overdue = match &mut self.role {
             Role::Serves { appender, .. } => {
-                pump(appender, now, effects);
+                pump(appender, &mut self.silence, now, effects);
                 appender.is_overdue(now)
             }
             Role::Claims { claim, .. } => {
@@ -434,14 +450,20 @@ impl Replica {
         effects: &mut Vec<ReplicaEffect>,
     ) {
         match &mut self.role {
-            Role::Serves { appender, acknowledged, .. } => match appender.answered(id, outcome) {
-                Progress::Nothing => {}
-                Progress::Acknowledged { turn, position } => {
-                    *acknowledged = position;
-                    effects.push(ReplicaEffect::Acknowledged { turn, position });
+            Role::Serves { appender, acknowledged, .. } => {
+                let progress = appender.answered(id, outcome);
+                if matches!(outcome, AppendOutcome::Stored(_)) && id.epoch == appender.epoch() {
+                    self.silence.heard(appender.unacknowledged_bytes() > 0, now);
                 }
-                Progress::Void => self.claim_again(now, effects),
-            },
+                match progress {
+                    Progress::Nothing => {}
+                    Progress::Acknowledged { turn, position } => {
+                        *acknowledged = position;
+                        effects.push(ReplicaEffect::Acknowledged { turn, position });
+                    }
+                    Progress::Void => self.claim_again(now, effects),
+                }
+            }
             Role::Claims { epoch, claim } if id == (MessageId { epoch: *epoch, number: 0 }) => {
                 let Some(under_way) = claim.take() else { return };
                 match outcome {
@@ -471,6 +493,7 @@ impl Replica {
         let payload = self.config.node.encode();
         effects.push(ReplicaEffect::Apply(LogEntry::Claim { position, epoch, payload }));
         let appender = Appender::new(self.log, epoch, position, self.config.window);
+        self.silence = Silence::default();
         self.role = Role::Serves { appender, acknowledged: position, leaves: false };
         effects.push(ReplicaEffect::Serve(epoch));
     }
@@ -538,8 +561,14 @@ impl Replica {
 }
 
 /// Sends what there is room for.
-fn pump(appender: &mut Appender, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+fn pump(
+    appender: &mut Appender,
+    silence: &mut Silence,
+    now: Monotonic,
+    effects: &mut Vec<ReplicaEffect>,
+) {
     while let Some(request) = appender.next(now) {
+        silence.asks(now);
         effects.push(ReplicaEffect::Log(request));
     }
 }

@@ -412,3 +412,108 @@ fn a_claimant_that_is_drained_gives_its_lease_up_and_an_owner_is_asked_to_leave_
     told.replica.release(Monotonic(told.now), &mut told.effects);
     assert!(!told.replica.may_answer(Monotonic(told.now)));
 }
+
+/// A replica that serves at 5000; its lease was renewed then.
+fn serving() -> Told {
+    let mut told = Told::new(LogPosition::default());
+    told.now = 4900;
+    let claim = told.claims(&[], 0);
+    told.answer(&claim, AppendOutcome::Stored(Sequence(1)));
+    told.effects.clear();
+    assert!(told.replica.serves().is_some());
+    told
+}
+
+impl Told {
+    /// Time passes; the tag of a write to the bucket that it sends then, if it does.
+    fn passes(&mut self, millis: u64) -> Option<u64> {
+        self.now += millis;
+        let tick =
+            ReplicaInput::Tick { wants: true, defer_millis: 0, writable_since: Some(Monotonic(0)) };
+        self.replica.handle(tick, Monotonic(self.now), &mut self.effects);
+        let put = |effect| match effect {
+            ReplicaEffect::Bucket(BucketRequest::Put { tag, .. }) => Some(tag),
+            _ => None,
+        };
+        self.effects.drain(..).find_map(put)
+    }
+
+    fn written(&mut self, tag: u64, outcome: PutOutcome) {
+        let answer = ReplicaInput::Bucket(BucketAnswer::Put { tag, outcome });
+        self.replica.handle(answer, Monotonic(self.now), &mut self.effects);
+    }
+
+    /// Whether it takes writes, and answers reads.
+    fn takes(&self) -> (bool, bool) {
+        let now = Monotonic(self.now);
+        (!self.replica.is_silent(now), self.replica.may_answer(now))
+    }
+}
+
+#[test]
+fn an_owner_whose_renewals_are_not_answered_takes_no_writes_while_it_answers_reads() {
+    for outcome in [None, Some(PutOutcome::Unknown)] {
+        let mut told = serving();
+        assert_eq!((told.passes(999), told.takes()), (None, (true, true)));
+        let tag = told.passes(1).expect("it renews its lease");
+        outcome.iter().for_each(|outcome| told.written(tag, *outcome));
+        told.passes(499);
+        assert_eq!(told.takes(), (true, true));
+        told.passes(1);
+        assert_eq!(told.takes(), (false, true), "{outcome:?}");
+        told.passes(500);
+        assert_eq!(told.takes(), (false, false));
+        // It is over with the first success.
+        let tag = (0..20).find_map(|_| told.passes(100)).expect("it tries again");
+        told.passes(100);
+        assert_eq!(told.takes(), (false, false));
+        told.written(tag, PutOutcome::Written(Revision(2)));
+        assert_eq!(told.takes(), (true, true));
+    }
+}
+
+#[test]
+fn an_owner_whose_appends_are_not_answered_takes_no_more_of_them() {
+    let mut told = serving();
+    let append = |told: &mut Told| {
+        let (now, effects) = (Monotonic(told.now), &mut told.effects);
+        told.replica.append(0, b"x", now, effects).expect("it serves");
+        let appended = effects.drain(..).find_map(|effect| match effect {
+            ReplicaEffect::Log(request) => Some(request),
+            _ => None,
+        });
+        appended.expect("there is room")
+    };
+    let first = append(&mut told);
+    told.passes(400);
+    let second = append(&mut told);
+    told.passes(99);
+    assert_eq!(told.takes(), (true, true));
+    told.passes(1);
+    assert_eq!(told.takes(), (false, true));
+    // What is behind it has had its time from then on.
+    told.answer(&first, AppendOutcome::Stored(Sequence(2)));
+    assert_eq!(told.takes(), (true, true));
+    told.passes(499);
+    assert_eq!(told.takes(), (true, true));
+    assert!(told.passes(1).is_some(), "its lease is due");
+    assert_eq!(told.takes(), (false, true));
+    told.answer(&second, AppendOutcome::Stored(Sequence(3)));
+    assert_eq!(told.takes(), (true, true));
+}
+
+#[test]
+fn an_owner_that_has_lost_its_connection_knows_it_at_once_until_it_has_renewed_its_lease() {
+    let mut told = serving();
+    told.passes(200);
+    told.replica.disconnected(Monotonic(told.now));
+    assert_eq!(told.takes(), (false, true));
+    // Not only when the next renewal would be due.
+    let tag = told.passes(200).expect("it tries to renew its lease");
+    told.written(tag, PutOutcome::Unknown);
+    assert_eq!(told.takes(), (false, true));
+    let tag = told.passes(200).expect("it tries again");
+    assert_eq!(told.takes(), (false, true));
+    told.written(tag, PutOutcome::Written(Revision(2)));
+    assert_eq!(told.takes(), (true, true));
+}

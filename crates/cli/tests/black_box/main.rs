@@ -19,6 +19,7 @@ mod cluster_cut;
 mod cluster_demo;
 mod cluster_folders;
 mod cluster_nodes;
+mod cluster_quorum;
 mod cluster_refusals;
 mod cluster_restore;
 mod cluster_shards;

@@ -135,6 +135,8 @@ pub(super) struct Driver {
     releasing: Option<Sender<()>>,
     /// When the shard was woken last for its lease's sake.
     woken: Monotonic,
+    /// Whether the NATS servers could be reached when that was looked at last.
+    connected: bool,
     /// Whether the node was drained when that was last logged.
     drained: bool,
     /// It was logged that the shard is given up for the sake of balance.
@@ -257,6 +259,7 @@ impl Driver {
             memory: (memory, None),
             releasing: None,
             woken: Monotonic(0),
+            connected: true,
             drained: false,
             moves: false,
         })
@@ -273,6 +276,9 @@ impl Driver {
         loop {
             let first = tells.recv_timeout(TICK).ok();
             let now = monotonic();
+            if core::mem::replace(&mut self.connected, self.log.is_connected()) && !self.connected {
+                self.replica.disconnected(now);
+            }
             let mut effects = Vec::new();
             for told in first.into_iter().chain(tells.try_iter()) {
                 self.hear(told, now, &mut effects);
@@ -571,8 +577,13 @@ impl Driver {
             self.notices.of_lease(now.0.saturating_sub(renewed));
         }
         let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
+        let silent = self.replica.is_silent(now);
+        let changed = self.lease.silent.swap(silent, Ordering::Relaxed) != silent;
         let Some(store) = &self.store else { return };
         let bytes = self.memory.0.bytes();
+        if changed {
+            store.wake();
+        }
         if self.memory.1 != bytes {
             self.memory.1 = bytes;
             store.wake();

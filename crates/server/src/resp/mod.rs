@@ -32,7 +32,7 @@ mod entrance;
 mod errors;
 mod flows;
 mod info;
-mod kept;
+pub(crate) mod kept;
 mod keyspace;
 mod loads;
 mod long_requests;
