@@ -45,7 +45,7 @@ impl<T> Answers<T> {
 
 /// What the thread is told to do.
 pub(crate) enum Command {
-    Open(Arc<LogNames>, Sender<Result<Client, JetStreamError>>),
+    Open(Arc<LogNames>, Sender<Result<(Client, u64), JetStreamError>>),
     Log(Arc<LogNames>, LogRequest, Answers<LogAnswer>),
     Bucket(BucketRequest, Answers<BucketAnswer>),
     Nodes(NodesSeen),
@@ -117,10 +117,10 @@ impl JetStream {
         let names = Arc::new(LogNames { stream, subject });
         let (opened, opens) = channel();
         drop(self.commands.send(Command::Open(names.clone(), opened)));
-        let client = opens.recv().unwrap_or_else(|why| refuse(&names.stream, why))?;
+        let (client, created) = opens.recv().unwrap_or_else(|why| refuse(&names.stream, why))?;
         let (queue, answers) = channel();
         let to = Answers { queue, wake };
-        Ok(JetStreamLog { names, client, commands: self.commands.clone(), to, answers })
+        Ok(JetStreamLog { names, client, created, commands: self.commands.clone(), to, answers })
     }
 
     /// The nodes of the cluster, as far as they are known from now on.
@@ -171,6 +171,7 @@ impl Drop for JetStream {
 pub struct JetStreamLog {
     names: Arc<LogNames>,
     client: Client,
+    created: u64,
     commands: UnboundedSender<Command>,
     to: Answers<LogAnswer>,
     answers: Receiver<LogAnswer>,
@@ -183,6 +184,12 @@ impl fmt::Debug for JetStreamLog {
 }
 
 impl JetStreamLog {
+    /// When its stream was made, in nanoseconds since 1970.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
     /// Whether a server can be reached; nothing is sent otherwise.
     #[must_use]
     pub fn is_connected(&self) -> bool {
@@ -248,7 +255,7 @@ async fn serve(
             Command::Open(names, opened) => {
                 let waiting = Waiting::new(settings.start);
                 let made = until_there(waiting, || make_log(context, settings, &names)).await;
-                drop(opened.send(made.map(|()| context.client())));
+                drop(opened.send(made.map(|created| (context.client(), created))));
             }
             // What waited for a connection would be sent long after its sender has given it up.
             Command::Log(_, request, answers) if !is_connected(context) => {

@@ -19,7 +19,8 @@
 //! - A3. A claim is accepted at the one sequence behind all that its claimant has read. So all readers agree on what is data.
 //! - A4. What is damaged, foreign or of a newer format, what a purge has removed too early, and an acknowledged record that is
 //!   missing stop the shard with a sentence that names stream and sequence ([`StopReason`]). They are never data.
-//! - A5. A folder is discarded only where another record was read in the place of the one that it ends with ([`FolderFate`]); never because the log ends before.
+//! - A5. A folder is discarded only where another record was read in the place of the one that it ends with, or where the log is another one than the folder names and begins
+//!   behind that ([`FolderFate`]); never because the log ends before. A node whose folder names another log owns nothing until its record was found in this one.
 //! - P1. The log is purged only below a snapshot that is complete and named ([`Snapshots`]).
 //! - W1. An owner answers while its lease is younger than 2 s, counted from *sending* the last renewal that succeeded; it is
 //!   asked behind each batch that was executed, before the batch's replies go out ([`Replica::may_answer`]).

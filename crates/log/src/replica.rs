@@ -40,6 +40,8 @@ pub struct ReplicaConfig {
     pub window: AppendWindow,
     /// How often a follower reads, in milliseconds.
     pub follow_millis: u64,
+    /// The state that it begins with says to be of an earlier stream of this name.
+    pub made_anew: bool,
 }
 
 /// What a replica is told.
@@ -250,6 +252,12 @@ impl Replica {
         self.silence.is_long(now) || self.ownership.is_silent(now)
     }
 
+    /// Whether the log has the record that the replica has begun with, if there is one.
+    #[must_use]
+    pub fn has_confirmed(&self) -> bool {
+        self.reader.unconfirmed().is_none()
+    }
+
     /// The connection to the servers is lost.
     pub fn disconnected(&mut self, now: Monotonic) {
         self.ownership.disconnected(now);
@@ -317,6 +325,8 @@ impl Replica {
         self.contest.log_epoch = self.reader.epoch();
         match input {
             ReplicaInput::Tick { wants, defer_millis, writable_since } => {
+                // A5: others may have the shard, whose folders are copies of this log.
+                let wants = wants && !self.config.made_anew;
                 self.contest = Contest { wants, defer_millis, writable_since, ..self.contest };
                 if !wants {
                     self.leave(now, effects);
@@ -508,6 +518,14 @@ impl Replica {
             self.due = Monotonic(now.0 + RETRY_MILLIS);
             return;
         };
+        let unconfirmed = self.reader.unconfirmed().filter(|_| self.config.made_anew);
+        if let Some(LogPosition { sequence, .. }) = unconfirmed
+            && !(batch.first..=batch.last).contains(&sequence)
+        {
+            let (stream, has) = (self.config.stream.clone(), (batch.first, batch.last));
+            let reason = StopReason::MadeAnew { stream, sequence, has };
+            return self.halt(ReplicaStop::Log(reason), effects);
+        }
         if let Err(reason) = self.reader.begins_at(batch.first) {
             return self.halt(ReplicaStop::Log(reason), effects);
         }
@@ -517,6 +535,7 @@ impl Replica {
                 Err(reason) => return self.halt(ReplicaStop::Log(reason), effects),
             }
         }
+        self.config.made_anew &= !self.has_confirmed();
         self.end = Some((now, batch.last));
         let at_end = self.reader.at() >= batch.last || self.reader.unconfirmed().is_some();
         if at_end {

@@ -193,6 +193,11 @@ struct Told {
 
 impl Told {
     fn new(position: LogPosition) -> Self {
+        Self::of(position, false)
+    }
+
+    /// The same; `made_anew`: what it has read is of an earlier log.
+    fn of(position: LogPosition, made_anew: bool) -> Self {
         let config = ReplicaConfig {
             stream: STREAM.into(),
             key: "owner.0".into(),
@@ -200,12 +205,22 @@ impl Told {
             times: LeaseTimes::default(),
             window: AppendWindow::default(),
             follow_millis: 100,
+            made_anew,
         };
         Self { replica: Replica::new(config, position, 0), effects: Vec::new(), now: 0 }
     }
 
     /// Runs until it appends its claim, to a log that ends with `last`, which has what `messages` says; the claim's request.
     fn claims(&mut self, messages: &[(Sequence, Vec<u8>)], last: u64) -> LogRequest {
+        self.runs(messages, (1, last)).expect("it claims")
+    }
+
+    /// The same with a log that begins elsewhere; or why it stops.
+    fn runs(
+        &mut self,
+        messages: &[(Sequence, Vec<u8>)],
+        (first, last): (u64, u64),
+    ) -> Result<LogRequest, ReplicaStop> {
         for _ in 0..100 {
             self.now += 100;
             let tick = ReplicaInput::Tick {
@@ -218,11 +233,12 @@ impl Told {
                 let input = match self.effects.remove(0) {
                     ReplicaEffect::Log(LogRequest::Read { tag, from }) => {
                         let some = messages.iter().filter(|one| one.0 >= from).cloned();
-                        let (first, last) = (Sequence(1), Sequence(last));
+                        let (first, last) = (Sequence(first), Sequence(last));
                         let batch = LogBatch { messages: some.collect(), first, last };
                         ReplicaInput::Log(LogAnswer::Read { tag, batch: Some(batch) })
                     }
-                    ReplicaEffect::Log(request) => return request,
+                    ReplicaEffect::Log(request) => return Ok(request),
+                    ReplicaEffect::Halt(stop) => return Err(stop),
                     ReplicaEffect::Bucket(BucketRequest::Get { tag, .. }) => {
                         let entry = Some((Revision(0), Vec::new()));
                         ReplicaInput::Bucket(BucketAnswer::Get { tag, entry })
@@ -275,6 +291,7 @@ fn a_log_is_followed_by_who_was_at_its_end_just_now() {
         times: LeaseTimes::default(),
         window: AppendWindow::default(),
         follow_millis: 50,
+        made_anew: false,
     };
     let mut replica = Replica::new(config, LogPosition::default(), 0);
     let mut effects = Vec::new();
@@ -516,4 +533,35 @@ fn an_owner_that_has_lost_its_connection_knows_it_at_once_until_it_has_renewed_i
     assert_eq!(told.takes(), (false, true));
     told.written(tag, PutOutcome::Written(Revision(2)));
     assert_eq!(told.takes(), (true, true));
+}
+
+#[test]
+fn a_node_whose_folder_is_of_an_earlier_stream_owns_nothing_until_its_record_was_found() {
+    let header =
+        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let log = headwater_log::LogId::of(STREAM);
+    let ((found, checksum), (other, _)) = (header.encode(log, b"a"), header.encode(log, b"b"));
+    let position = LogPosition { sequence: Sequence(5), checksum };
+    let stops = |messages: &[(Sequence, Vec<u8>)], has| {
+        let mut told = Told::of(position, true);
+        let Err(ReplicaStop::Log(stop)) = told.runs(messages, has) else { panic!("it goes on") };
+        assert!(!told.replica.has_confirmed());
+        (stop.folder(), stop.to_string())
+    };
+    // Where the log ends before, nobody is told that a record is lost: it is of another one.
+    for has in [(0, 0), (1, 4)] {
+        let (fate, told) = stops(&[], has);
+        assert_eq!(fate, FolderFate::Stays, "{told}");
+        assert!(told.contains("an earlier stream HW_test_0, up to message 5"), "{told}");
+    }
+    let discarded = FolderFate::Discarded { sequence: Sequence(5) };
+    assert_eq!(stops(&[], (6, 9)).0, discarded);
+    assert_eq!(stops(&[(Sequence(5), other)], (1, 5)).0, discarded);
+    // A stream that was brought back, and has another time since, is the same all the same.
+    let mut told = Told::of(position, true);
+    let LogRequest::Append { expected, .. } = told.claims(&[(Sequence(5), found)], 5) else {
+        panic!("no claim")
+    };
+    assert_eq!(expected, Sequence(5));
+    assert!(told.replica.has_confirmed());
 }

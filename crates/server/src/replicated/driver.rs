@@ -1,6 +1,6 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
-use super::folder::discard;
+use super::folder::{self, discard};
 use super::notices::ClusterNotices;
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
@@ -12,7 +12,7 @@ use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
     RoomSeen, Wake, monotonic,
 };
-use headwater_keep::{Acknowledger, LogMark, Store};
+use headwater_keep::{Acknowledger, LogMark, LogOrigin, Store};
 use headwater_log::{
     AppendWindow, Balance, BalanceWish, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes,
     Epoch, FolderFate, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic,
@@ -122,6 +122,8 @@ pub(super) struct Driver {
     pub(super) objects: JetStreamSnapshots,
     told: Sender<Told>,
     folder: PathBuf,
+    /// What the folder is to name as its log, when that is known to be its.
+    unnamed: Option<LogOrigin>,
     /// The folder, until the server has it.
     copy: Option<Store>,
     store: Option<Acknowledger>,
@@ -185,6 +187,9 @@ impl Driver {
         let tells = told.clone();
         let wake: Wake = Arc::new(move || drop(tells.send(Told::Wake)));
         let log = nats.log(shard, wake.clone()).map_err(refuse)?;
+        let origin = LogOrigin { stream: stream.clone(), created: log.created() };
+        let (made_anew, unnamed) = folder::compare(&folder, origin, copy.log_mark().is_some())
+            .map_err(|why| ConfigError(format!("data-dir '{}': {why}", folder.display())))?;
         let mut bucket = nats.bucket(wake);
         let secret = others::agree(&mut bucket, AGREEING_TAGS, (cluster, shards))?;
         super::settings::tell(&mut bucket, SETTINGS_TAGS, config);
@@ -213,6 +218,7 @@ impl Driver {
             times,
             window,
             follow_millis: FOLLOW_MILLIS,
+            made_anew,
         };
         let from = copy.log_mark().map_or(LogPosition::default(), |mark| LogPosition {
             sequence: Sequence(mark.sequence),
@@ -251,6 +257,7 @@ impl Driver {
             objects,
             told,
             folder,
+            unnamed,
             followed: copy.log_mark(),
             copy: Some(copy),
             store: None,
@@ -323,8 +330,19 @@ impl Driver {
                 let due = self.snapshots.tick(self.objects.extent(), now);
                 due.into_iter().for_each(|effect| self.snapshot(effect));
             }
+            self.name_log();
             self.publish();
             self.note_standby(owners, now);
+        }
+    }
+
+    /// The record that the folder ends with was found in the log: it names the log from now on.
+    fn name_log(&mut self) {
+        if self.replica.has_confirmed()
+            && let Some(log) = self.unnamed.take()
+            && let Err(why) = log.write(&self.folder)
+        {
+            stop_for_good(&format!("the folder cannot be written: {why}"));
         }
     }
 

@@ -141,6 +141,7 @@ impl Member {
             times,
             window,
             follow_millis: 100,
+            made_anew: false,
         };
         let mut member = Self {
             index,
