@@ -189,6 +189,8 @@ struct Told {
     replica: Replica,
     effects: Vec<ReplicaEffect>,
     now: u64,
+    /// A key of the bucket that it waits for.
+    looks: Option<u64>,
 }
 
 impl Told {
@@ -207,7 +209,12 @@ impl Told {
             follow_millis: 100,
             made_anew,
         };
-        Self { replica: Replica::new(config, position, 0), effects: Vec::new(), now: 0 }
+        Self {
+            replica: Replica::new(config, position, 0),
+            effects: Vec::new(),
+            now: 0,
+            looks: None,
+        }
     }
 
     /// Runs until it appends its claim, to a log that ends with `last`, which has what `messages` says; the claim's request.
@@ -448,11 +455,31 @@ impl Told {
         let tick =
             ReplicaInput::Tick { wants: true, defer_millis: 0, writable_since: Some(Monotonic(0)) };
         self.replica.handle(tick, Monotonic(self.now), &mut self.effects);
-        let put = |effect| match effect {
-            ReplicaEffect::Bucket(BucketRequest::Put { tag, .. }) => Some(tag),
-            _ => None,
-        };
-        self.effects.drain(..).find_map(put)
+        self.put()
+    }
+
+    /// The tag of a write to the bucket among what it wants to be sent; what it looks at is answered by the next [`Told::looked`].
+    fn put(&mut self) -> Option<u64> {
+        let mut tag = None;
+        for effect in self.effects.drain(..) {
+            match effect {
+                ReplicaEffect::Bucket(BucketRequest::Put { tag: put, .. }) => tag = Some(put),
+                ReplicaEffect::Bucket(BucketRequest::Get { tag: get, .. }) => {
+                    self.looks = Some(get)
+                }
+                _ => {}
+            }
+        }
+        tag
+    }
+
+    /// What it looks at is there, and nobody's; whether it takes it.
+    fn looked(&mut self) -> bool {
+        let Some(tag) = self.looks.take() else { return false };
+        let entry = Some((Revision(0), Vec::new()));
+        let answer = ReplicaInput::Bucket(BucketAnswer::Get { tag, entry });
+        self.replica.handle(answer, Monotonic(self.now), &mut self.effects);
+        self.put().is_some()
     }
 
     fn written(&mut self, tag: u64, outcome: PutOutcome) {
@@ -564,4 +591,18 @@ fn a_node_whose_folder_is_of_an_earlier_stream_owns_nothing_until_its_record_was
     };
     assert_eq!(expected, Sequence(5));
     assert!(told.replica.has_confirmed());
+}
+
+#[test]
+fn a_node_that_does_not_know_whether_its_folder_is_of_this_stream_takes_no_lease() {
+    let takes = |made_anew| {
+        let position = LogPosition { sequence: Sequence(5), checksum: 7 };
+        let mut told = Told::of(position, made_anew);
+        (0..100).any(|_| {
+            // Its reads are not answered.
+            let put = told.passes(100).is_some();
+            put || told.looked()
+        })
+    };
+    assert!(takes(false) && !takes(true));
 }
