@@ -40,6 +40,8 @@ pub(crate) struct Expiries {
     pub(crate) overdue: bool,
     /// They stay until somebody looks at them.
     lazy: bool,
+    /// None goes, and all are shown, since nothing can be recorded now.
+    held: bool,
     /// The last moment of which the embedded store knows that keys were gone, since it was over for them.
     noted: Millis,
 }
@@ -52,6 +54,7 @@ impl Expiries {
             order: BTreeSet::new(),
             overdue: false,
             lazy: false,
+            held: false,
             noted: Millis(0),
         }
     }
@@ -115,7 +118,7 @@ impl Expiries {
 
     /// The next key whose time has come.
     fn due(&self, now: Millis) -> Option<Rc<[u8]>> {
-        self.order.first().filter(|(at, _)| *at <= now).map(|(_, key)| key.clone())
+        self.order.first().filter(|(at, _)| *at <= now && !self.held).map(|(_, key)| key.clone())
     }
 
     /// The first moment at which a key expires.
@@ -152,6 +155,12 @@ impl Engine {
     /// depend on them. For tests.
     pub fn set_active_expiry(&mut self, on: bool) {
         self.base.expiries.lazy = !on;
+    }
+
+    /// Says whether keys whose time comes from now on stay, and are shown, until this is called again: an expiry must be recorded before it is
+    /// shown, and that cannot be done now. It begins when those are gone whose time has come before.
+    pub fn hold_expiries(&mut self, on: bool) {
+        self.base.expiries.held = on && !self.base.expiries.overdue;
     }
 
     /// Removes keys whose time has come, and snapshots: as many as a slice has rows.
@@ -229,7 +238,8 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
         let snapshot = self.views.snapshots.first().map(|&(at, _)| at);
-        let expiry = self.base.expiries.next().filter(|_| !self.base.expiries.lazy);
+        let expiries = &self.base.expiries;
+        let expiry = expiries.next().filter(|_| !(expiries.lazy || expiries.held));
         expiry.into_iter().chain(snapshot).min()
     }
 

@@ -295,11 +295,13 @@ impl JetStreamAdmin {
         for shard in 0..shards {
             let names =
                 LogNames { stream: settings.stream(shard), subject: settings.subject(shard) };
-            let made = self.made(|| make_log(&self.context, settings, &names));
+            let made =
+                self.made(|| async { make_log(&self.context, settings, &names).await.map(drop) });
             note(made, format!("stream {}", names.stream));
             let config = settings.snapshots(shard).config();
             let name = format!("stream {}", config.name);
-            note(self.made(|| make(&self.context, config.clone())), name);
+            let made = self.made(|| async { make(&self.context, config.clone()).await.map(drop) });
+            note(made, name);
         }
         report
     }

@@ -9,6 +9,7 @@ use crate::settings::{JetStreamError, JetStreamSettings};
 use crate::snapshots::{self, JetStreamSnapshots, SnapshotCommand, SnapshotNames};
 use crate::streams::{make_bucket, make_log};
 use crate::waiting::{Failure, Waiting, until_there};
+use async_nats::Client;
 use async_nats::connection::State;
 use async_nats::jetstream::Context;
 use headwater_log::{Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogRequest};
@@ -44,7 +45,7 @@ impl<T> Answers<T> {
 
 /// What the thread is told to do.
 pub(crate) enum Command {
-    Open(Arc<LogNames>, Sender<Result<(), JetStreamError>>),
+    Open(Arc<LogNames>, Sender<Result<(Client, u64), JetStreamError>>),
     Log(Arc<LogNames>, LogRequest, Answers<LogAnswer>),
     Bucket(BucketRequest, Answers<BucketAnswer>),
     Nodes(NodesSeen),
@@ -116,10 +117,10 @@ impl JetStream {
         let names = Arc::new(LogNames { stream, subject });
         let (opened, opens) = channel();
         drop(self.commands.send(Command::Open(names.clone(), opened)));
-        opens.recv().unwrap_or_else(|why| refuse(&names.stream, why))?;
+        let (client, created) = opens.recv().unwrap_or_else(|why| refuse(&names.stream, why))?;
         let (queue, answers) = channel();
         let to = Answers { queue, wake };
-        Ok(JetStreamLog { names, commands: self.commands.clone(), to, answers })
+        Ok(JetStreamLog { names, client, created, commands: self.commands.clone(), to, answers })
     }
 
     /// The nodes of the cluster, as far as they are known from now on.
@@ -169,6 +170,8 @@ impl Drop for JetStream {
 /// A shard's log.
 pub struct JetStreamLog {
     names: Arc<LogNames>,
+    client: Client,
+    created: u64,
     commands: UnboundedSender<Command>,
     to: Answers<LogAnswer>,
     answers: Receiver<LogAnswer>,
@@ -177,6 +180,20 @@ pub struct JetStreamLog {
 impl fmt::Debug for JetStreamLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JetStreamLog").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+impl JetStreamLog {
+    /// When its stream was made, in nanoseconds since 1970.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// Whether a server can be reached; nothing is sent otherwise.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
     }
 }
 
@@ -237,9 +254,8 @@ async fn serve(
         match command {
             Command::Open(names, opened) => {
                 let waiting = Waiting::new(settings.start);
-                drop(
-                    opened.send(until_there(waiting, || make_log(context, settings, &names)).await),
-                );
+                let made = until_there(waiting, || make_log(context, settings, &names)).await;
+                drop(opened.send(made.map(|created| (context.client(), created))));
             }
             // What waited for a connection would be sent long after its sender has given it up.
             Command::Log(_, request, answers) if !is_connected(context) => {

@@ -127,21 +127,23 @@ fn log_config(settings: &JetStreamSettings, names: &LogNames) -> Config {
     }
 }
 
-/// Makes the stream of a log where there is none.
+/// Makes the stream of a log where there is none; when it was made, in nanoseconds since 1970.
 pub(crate) async fn make_log(
     context: &Context,
     settings: &JetStreamSettings,
     names: &LogNames,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     make(context, log_config(settings, names)).await
 }
 
-/// Makes a stream where there is none.
-pub(crate) async fn make(context: &Context, wanted: Config) -> Result<(), Failure> {
+/// Makes a stream where there is none; when it was made, in nanoseconds since 1970.
+pub(crate) async fn make(context: &Context, wanted: Config) -> Result<u64, Failure> {
     let what = format!("stream {}", wanted.name);
     let made = context.get_or_create_stream(wanted.clone()).await;
     let made = made.or_else(|why| not_made(&what, why))?;
-    compare(&what, &made.cached_info().config, &wanted)
+    let info = made.cached_info();
+    compare(&what, &info.config, &wanted)?;
+    Ok(info.created.unix_timestamp_nanos() as u64)
 }
 
 #[cfg(test)]

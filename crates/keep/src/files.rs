@@ -7,6 +7,7 @@
 //! DIR/safe             the last operation that was made safe: position:8 check:8
 //! DIR/turns-0, -1      turns that the store may not have yet: see `log.rs`
 //! DIR/store            fjall's files
+//! DIR/headwater-log    of which log it is a copy: see `origin.rs`
 //! DIR/discarded/…      all of the above, of a copy of a log that turned out to be none
 //! ```
 //!
@@ -17,6 +18,7 @@
 
 use crate::describe;
 use crate::log::Log;
+use crate::origin::ORIGIN_FILE;
 use crate::writer::Writer;
 use headwater_base::hash::stable_hash;
 use std::fs::{self, DirBuilder, File};
@@ -99,7 +101,8 @@ impl Folder {
         absent_or(fs::remove_file(self.path.join(FORMAT_FILE)))?;
         File::open(&self.path)?.sync_all()?;
         absent_or(fs::remove_dir_all(self.store()))?;
-        for path in crate::log::paths(&self.path).into_iter().chain([self.path.join(SAFE_FILE)]) {
+        let files = [SAFE_FILE, ORIGIN_FILE].map(|name| self.path.join(name));
+        for path in crate::log::paths(&self.path).into_iter().chain(files) {
             absent_or(fs::remove_file(path))?;
         }
         self.is_new = true;
@@ -115,7 +118,9 @@ impl Folder {
         // come behind it.
         let files = [FORMAT_FILE, SAFE_FILE].map(|name| self.path.join(name));
         let turns = crate::log::paths(&self.path);
-        for path in files.into_iter().chain(turns).chain([self.store()]) {
+        for path in
+            files.into_iter().chain(turns).chain([self.store(), self.path.join(ORIGIN_FILE)])
+        {
             let name = path.file_name().unwrap_or_default();
             absent_or(fs::rename(&path, aside.join(name)))?;
             File::open(&self.path)?.sync_all()?;
@@ -194,7 +199,7 @@ impl Folder {
 }
 
 /// What was done to a file that may be absent.
-fn absent_or(done: io::Result<()>) -> io::Result<()> {
+pub(crate) fn absent_or(done: io::Result<()>) -> io::Result<()> {
     done.or_else(|error| match error.kind() {
         ErrorKind::NotFound => Ok(()),
         _ => Err(error),

@@ -19,12 +19,14 @@
 //! - A3. A claim is accepted at the one sequence behind all that its claimant has read. So all readers agree on what is data.
 //! - A4. What is damaged, foreign or of a newer format, what a purge has removed too early, and an acknowledged record that is
 //!   missing stop the shard with a sentence that names stream and sequence ([`StopReason`]). They are never data.
-//! - A5. A folder is discarded only where another record was read in the place of the one that it ends with ([`FolderFate`]); never because the log ends before.
+//! - A5. A folder is discarded only where another record was read in the place of the one that it ends with, or where the log is another one than the folder names and begins
+//!   behind that ([`FolderFate`]); never because the log ends before. A node whose folder names another log owns nothing until its record was found in this one.
 //! - P1. The log is purged only below a snapshot that is complete and named ([`Snapshots`]).
 //! - W1. An owner answers while its lease is younger than 2 s, counted from *sending* the last renewal that succeeded; it is
 //!   asked behind each batch that was executed, before the batch's replies go out ([`Replica::may_answer`]).
 //! - W2. Nobody takes a lease whose revision it has not seen unchanged for 3 s of its own clock, in which its own writes to the bucket succeeded.
 //! - W3. Epochs only grow: one more than the greatest of the log's and the last owner's; and one epoch is written by one claimant, as the bucket says.
+//! - W4. A write is refused before it is executed while the servers do not answer ([`Replica::is_silent`]); reads go on until the lease is over.
 //! - D1, D2. A node that is drained takes no lease, nor does one that does not know yet; an owner that is drained completes what is under way and gives
 //!   its lease up ([`DrainLook`]).
 //! - S1, S2. A free shard is for the node that owns the least, and one that owns two more than another gives one up ([`Balance`]).
@@ -47,6 +49,7 @@ mod reader;
 mod record;
 mod replica;
 mod seam;
+mod silence;
 mod snapshot;
 
 pub use appender::{AppendWindow, Appender, Progress, Turn};
@@ -64,4 +67,5 @@ pub use seam::{
     AppendOutcome, Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogBatch, LogRequest,
     MessageId, Monotonic, PutOutcome, Revision, Sequence,
 };
+pub use silence::Silence;
 pub use snapshot::{LogExtent, SnapshotEffect, SnapshotMark, SnapshotTaken, Snapshots};

@@ -11,6 +11,7 @@ use crate::fields::BadValue;
 use crate::owner::Owner;
 use crate::record::Epoch;
 use crate::seam::{BucketAnswer, BucketRequest, Monotonic, PutOutcome, Revision};
+use crate::silence::Silence;
 use alloc::string::String;
 
 /// Times of leases, in milliseconds: all nodes of a cluster must have the same.
@@ -122,6 +123,7 @@ pub struct Ownership {
     tag: u64,
     pending: Option<Pending>,
     due: Monotonic,
+    silence: Silence,
 }
 
 impl Ownership {
@@ -129,7 +131,8 @@ impl Ownership {
     #[must_use]
     pub fn new(node: Owner, key: String, times: LeaseTimes, tag: u64) -> Self {
         let state = State::Watching(None);
-        Self { node, key, times, state, tag, pending: None, due: Monotonic(0) }
+        let (due, silence) = (Monotonic(0), Silence::default());
+        Self { node, key, times, state, tag, pending: None, due, silence }
     }
 
     /// The epoch in which this node owns the shard, whether or not its lease is young enough to answer.
@@ -152,6 +155,24 @@ impl Ownership {
     pub fn answers_until(&self) -> Option<Monotonic> {
         let (State::Held(held) | State::Uncertain(held)) = &self.state else { return None };
         Some(Monotonic(held.renewed?.0 + self.times.lease_millis))
+    }
+
+    /// W4: whether nothing of this node's writes to the bucket has succeeded for too long.
+    #[must_use]
+    pub fn is_silent(&self, now: Monotonic) -> bool {
+        self.silence.is_long(now)
+    }
+
+    /// The connection is lost: what an owner has under way is not answered any more, and it renews its lease as soon as it can.
+    pub fn disconnected(&mut self, now: Monotonic) {
+        if matches!(self.state, State::Watching(_)) {
+            return;
+        }
+        self.silence.lost();
+        if self.pending.take().is_some() {
+            self.unknown(now);
+        }
+        self.due = self.due.min(Monotonic(now.0 + self.times.poll_millis));
     }
 
     /// Has this owner take a greater epoch, above `than` as well; [`OwnershipEvent::Taken`] says when.
@@ -215,6 +236,7 @@ impl Ownership {
     ) -> BucketRequest {
         let tag = self.begin(purpose, now);
         let released = purpose == Purpose::Release;
+        self.silence.asks(now);
         let value = Owner { epoch, released, ..self.node.clone() }.encode();
         BucketRequest::Put { tag, key: self.key.clone(), revision, value }
     }
@@ -277,6 +299,7 @@ impl Ownership {
         now: Monotonic,
     ) -> Option<OwnershipEvent> {
         let renewed = Some(pending.sent);
+        self.silence.heard(false, now);
         self.due = Monotonic(pending.sent.0 + self.times.renew_millis);
         match (pending.purpose, &mut self.state) {
             (Purpose::Take(epoch), _) => {

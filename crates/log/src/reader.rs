@@ -106,6 +106,15 @@ pub enum StopReason {
         /// Where the log went on instead.
         found: Sequence,
     },
+    /// What the reader was to begin with is of an earlier stream of this name, and is not in this one.
+    MadeAnew {
+        /// The stream.
+        stream: String,
+        /// The place of the record in the earlier one.
+        sequence: Sequence,
+        /// The first and the last place of this one.
+        has: (Sequence, Sequence),
+    },
     /// The parts of a turn come to more than a turn may have.
     Long {
         /// The stream.
@@ -122,7 +131,8 @@ pub enum FolderFate {
     Stays,
     /// The folder is made anew of a snapshot, since the log is purged of what the folder lacks.
     Reloads,
-    /// The folder is discarded: the log, which can be read there, has another record where the folder ends, so it is no copy of this log.
+    /// The folder is discarded: the log, which can be read there, has another record where the folder ends, or is another one that begins behind that; so it
+    /// is no copy of this log.
     Discarded {
         /// The place of that record.
         sequence: Sequence,
@@ -130,18 +140,23 @@ pub enum FolderFate {
 }
 
 impl StopReason {
-    /// What becomes of the folder. Nothing but another record that was read in its place says that a folder is no copy: where the log ends before it, or a
+    /// What becomes of the folder. Nothing but another record that was read in its place, or a log that was made anew and has gone on behind that, says that a folder is no copy: where the log ends before it, or a
     /// message is not to be believed, the folder may have the only copy of what was acknowledged.
     #[must_use]
     pub fn folder(&self) -> FolderFate {
         match self {
             Self::Other { sequence, .. } => FolderFate::Discarded { sequence: *sequence },
+            // It has gone on further than the folder: it is what the cluster has used since.
+            Self::MadeAnew { sequence, has, .. } if has.0 > *sequence => {
+                FolderFate::Discarded { sequence: *sequence }
+            }
             Self::Purged { .. } => FolderFate::Reloads,
             Self::Bad { .. }
             | Self::Chain { .. }
             | Self::Unclaimed { .. }
             | Self::Hole { .. }
             | Self::Missing { .. }
+            | Self::MadeAnew { .. }
             | Self::Long { .. } => FolderFate::Stays,
         }
     }
@@ -182,6 +197,11 @@ impl fmt::Display for StopReason {
                 f,
                 "message {} of stream {stream} was acknowledged and is lost: the stream went on with {}",
                 sequence.0, found.0
+            ),
+            Self::MadeAnew { stream, sequence, has: (first, last) } => write!(
+                f,
+                "the data folder is a copy of an earlier stream {stream}, up to message {}, and the one that is there now was made anew and has messages {} to {}: what was acknowledged may be in the folder alone (to go on with the new stream, keep the folder elsewhere, and start the node with an empty one)",
+                sequence.0, first.0, last.0
             ),
             Self::Long { stream, sequence } => write!(
                 f,

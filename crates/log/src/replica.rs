@@ -14,6 +14,7 @@ use crate::seam::{
     AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, MessageId,
     Monotonic, Sequence,
 };
+use crate::silence::Silence;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -39,6 +40,8 @@ pub struct ReplicaConfig {
     pub window: AppendWindow,
     /// How often a follower reads, in milliseconds.
     pub follow_millis: u64,
+    /// The state that it begins with says to be of an earlier stream of this name.
+    pub made_anew: bool,
 }
 
 /// What a replica is told.
@@ -155,6 +158,8 @@ pub struct Replica {
     at_end: Option<Monotonic>,
     /// When the log has answered a read last, and what its last sequence was then.
     end: Option<(Monotonic, Sequence)>,
+    /// What has become of the appends of its last epoch.
+    silence: Silence,
 }
 
 impl Replica {
@@ -176,6 +181,7 @@ impl Replica {
             due: Monotonic(0),
             at_end: None,
             end: None,
+            silence: Silence::default(),
             config,
         }
     }
@@ -239,6 +245,24 @@ impl Replica {
         matches!(&self.role, Role::Serves { appender, .. } if appender.is_full())
     }
 
+    /// W4: whether the servers answer neither appends nor writes to the bucket, as far as this node knows: nothing more should be executed that would be
+    /// appended. What was appended may be in the log.
+    #[must_use]
+    pub fn is_silent(&self, now: Monotonic) -> bool {
+        self.silence.is_long(now) || self.ownership.is_silent(now)
+    }
+
+    /// Whether the log has the record that the replica has begun with, if there is one.
+    #[must_use]
+    pub fn has_confirmed(&self) -> bool {
+        self.reader.unconfirmed().is_none()
+    }
+
+    /// The connection to the servers is lost.
+    pub fn disconnected(&mut self, now: Monotonic) {
+        self.ownership.disconnected(now);
+    }
+
     /// Bytes that were appended and are not acknowledged.
     #[must_use]
     pub fn unacknowledged_bytes(&self) -> usize {
@@ -267,7 +291,7 @@ impl Replica {
     ) -> Option<Turn> {
         let Role::Serves { appender, .. } = &mut self.role else { return None };
         let turn = appender.append(schema, payload);
-        pump(appender, now, effects);
+        pump(appender, &mut self.silence, now, effects);
         Some(turn)
     }
 
@@ -301,6 +325,8 @@ impl Replica {
         self.contest.log_epoch = self.reader.epoch();
         match input {
             ReplicaInput::Tick { wants, defer_millis, writable_since } => {
+                // A5: others may have the shard, whose folders are copies of this log.
+                let wants = wants && !self.config.made_anew;
                 self.contest = Contest { wants, defer_millis, writable_since, ..self.contest };
                 if !wants {
                     self.leave(now, effects);
@@ -348,7 +374,7 @@ impl Replica {
         }
         let overdue = match &mut self.role {
             Role::Serves { appender, .. } => {
-                pump(appender, now, effects);
+                pump(appender, &mut self.silence, now, effects);
                 appender.is_overdue(now)
             }
             Role::Claims { claim, .. } => {
@@ -434,14 +460,20 @@ impl Replica {
         effects: &mut Vec<ReplicaEffect>,
     ) {
         match &mut self.role {
-            Role::Serves { appender, acknowledged, .. } => match appender.answered(id, outcome) {
-                Progress::Nothing => {}
-                Progress::Acknowledged { turn, position } => {
-                    *acknowledged = position;
-                    effects.push(ReplicaEffect::Acknowledged { turn, position });
+            Role::Serves { appender, acknowledged, .. } => {
+                let progress = appender.answered(id, outcome);
+                if matches!(outcome, AppendOutcome::Stored(_)) && id.epoch == appender.epoch() {
+                    self.silence.heard(appender.unacknowledged_bytes() > 0, now);
                 }
-                Progress::Void => self.claim_again(now, effects),
-            },
+                match progress {
+                    Progress::Nothing => {}
+                    Progress::Acknowledged { turn, position } => {
+                        *acknowledged = position;
+                        effects.push(ReplicaEffect::Acknowledged { turn, position });
+                    }
+                    Progress::Void => self.claim_again(now, effects),
+                }
+            }
             Role::Claims { epoch, claim } if id == (MessageId { epoch: *epoch, number: 0 }) => {
                 let Some(under_way) = claim.take() else { return };
                 match outcome {
@@ -471,6 +503,7 @@ impl Replica {
         let payload = self.config.node.encode();
         effects.push(ReplicaEffect::Apply(LogEntry::Claim { position, epoch, payload }));
         let appender = Appender::new(self.log, epoch, position, self.config.window);
+        self.silence = Silence::default();
         self.role = Role::Serves { appender, acknowledged: position, leaves: false };
         effects.push(ReplicaEffect::Serve(epoch));
     }
@@ -485,6 +518,14 @@ impl Replica {
             self.due = Monotonic(now.0 + RETRY_MILLIS);
             return;
         };
+        let unconfirmed = self.reader.unconfirmed().filter(|_| self.config.made_anew);
+        if let Some(LogPosition { sequence, .. }) = unconfirmed
+            && !(batch.first..=batch.last).contains(&sequence)
+        {
+            let (stream, has) = (self.config.stream.clone(), (batch.first, batch.last));
+            let reason = StopReason::MadeAnew { stream, sequence, has };
+            return self.halt(ReplicaStop::Log(reason), effects);
+        }
         if let Err(reason) = self.reader.begins_at(batch.first) {
             return self.halt(ReplicaStop::Log(reason), effects);
         }
@@ -494,6 +535,7 @@ impl Replica {
                 Err(reason) => return self.halt(ReplicaStop::Log(reason), effects),
             }
         }
+        self.config.made_anew &= !self.has_confirmed();
         self.end = Some((now, batch.last));
         let at_end = self.reader.at() >= batch.last || self.reader.unconfirmed().is_some();
         if at_end {
@@ -538,8 +580,14 @@ impl Replica {
 }
 
 /// Sends what there is room for.
-fn pump(appender: &mut Appender, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+fn pump(
+    appender: &mut Appender,
+    silence: &mut Silence,
+    now: Monotonic,
+    effects: &mut Vec<ReplicaEffect>,
+) {
     while let Some(request) = appender.next(now) {
+        silence.asks(now);
         effects.push(ReplicaEffect::Log(request));
     }
 }

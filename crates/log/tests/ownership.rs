@@ -189,10 +189,17 @@ struct Told {
     replica: Replica,
     effects: Vec<ReplicaEffect>,
     now: u64,
+    /// A key of the bucket that it waits for.
+    looks: Option<u64>,
 }
 
 impl Told {
     fn new(position: LogPosition) -> Self {
+        Self::of(position, false)
+    }
+
+    /// The same; `made_anew`: what it has read is of an earlier log.
+    fn of(position: LogPosition, made_anew: bool) -> Self {
         let config = ReplicaConfig {
             stream: STREAM.into(),
             key: "owner.0".into(),
@@ -200,12 +207,27 @@ impl Told {
             times: LeaseTimes::default(),
             window: AppendWindow::default(),
             follow_millis: 100,
+            made_anew,
         };
-        Self { replica: Replica::new(config, position, 0), effects: Vec::new(), now: 0 }
+        Self {
+            replica: Replica::new(config, position, 0),
+            effects: Vec::new(),
+            now: 0,
+            looks: None,
+        }
     }
 
     /// Runs until it appends its claim, to a log that ends with `last`, which has what `messages` says; the claim's request.
     fn claims(&mut self, messages: &[(Sequence, Vec<u8>)], last: u64) -> LogRequest {
+        self.runs(messages, (1, last)).expect("it claims")
+    }
+
+    /// The same with a log that begins elsewhere; or why it stops.
+    fn runs(
+        &mut self,
+        messages: &[(Sequence, Vec<u8>)],
+        (first, last): (u64, u64),
+    ) -> Result<LogRequest, ReplicaStop> {
         for _ in 0..100 {
             self.now += 100;
             let tick = ReplicaInput::Tick {
@@ -218,11 +240,12 @@ impl Told {
                 let input = match self.effects.remove(0) {
                     ReplicaEffect::Log(LogRequest::Read { tag, from }) => {
                         let some = messages.iter().filter(|one| one.0 >= from).cloned();
-                        let (first, last) = (Sequence(1), Sequence(last));
+                        let (first, last) = (Sequence(first), Sequence(last));
                         let batch = LogBatch { messages: some.collect(), first, last };
                         ReplicaInput::Log(LogAnswer::Read { tag, batch: Some(batch) })
                     }
-                    ReplicaEffect::Log(request) => return request,
+                    ReplicaEffect::Log(request) => return Ok(request),
+                    ReplicaEffect::Halt(stop) => return Err(stop),
                     ReplicaEffect::Bucket(BucketRequest::Get { tag, .. }) => {
                         let entry = Some((Revision(0), Vec::new()));
                         ReplicaInput::Bucket(BucketAnswer::Get { tag, entry })
@@ -275,6 +298,7 @@ fn a_log_is_followed_by_who_was_at_its_end_just_now() {
         times: LeaseTimes::default(),
         window: AppendWindow::default(),
         follow_millis: 50,
+        made_anew: false,
     };
     let mut replica = Replica::new(config, LogPosition::default(), 0);
     let mut effects = Vec::new();
@@ -411,4 +435,174 @@ fn a_claimant_that_is_drained_gives_its_lease_up_and_an_owner_is_asked_to_leave_
     assert!(told.replica.may_answer(Monotonic(told.now)));
     told.replica.release(Monotonic(told.now), &mut told.effects);
     assert!(!told.replica.may_answer(Monotonic(told.now)));
+}
+
+/// A replica that serves at 5000; its lease was renewed then.
+fn serving() -> Told {
+    let mut told = Told::new(LogPosition::default());
+    told.now = 4900;
+    let claim = told.claims(&[], 0);
+    told.answer(&claim, AppendOutcome::Stored(Sequence(1)));
+    told.effects.clear();
+    assert!(told.replica.serves().is_some());
+    told
+}
+
+impl Told {
+    /// Time passes; the tag of a write to the bucket that it sends then, if it does.
+    fn passes(&mut self, millis: u64) -> Option<u64> {
+        self.now += millis;
+        let tick =
+            ReplicaInput::Tick { wants: true, defer_millis: 0, writable_since: Some(Monotonic(0)) };
+        self.replica.handle(tick, Monotonic(self.now), &mut self.effects);
+        self.put()
+    }
+
+    /// The tag of a write to the bucket among what it wants to be sent; what it looks at is answered by the next [`Told::looked`].
+    fn put(&mut self) -> Option<u64> {
+        let mut tag = None;
+        for effect in self.effects.drain(..) {
+            match effect {
+                ReplicaEffect::Bucket(BucketRequest::Put { tag: put, .. }) => tag = Some(put),
+                ReplicaEffect::Bucket(BucketRequest::Get { tag: get, .. }) => {
+                    self.looks = Some(get)
+                }
+                _ => {}
+            }
+        }
+        tag
+    }
+
+    /// What it looks at is there, and nobody's; whether it takes it.
+    fn looked(&mut self) -> bool {
+        let Some(tag) = self.looks.take() else { return false };
+        let entry = Some((Revision(0), Vec::new()));
+        let answer = ReplicaInput::Bucket(BucketAnswer::Get { tag, entry });
+        self.replica.handle(answer, Monotonic(self.now), &mut self.effects);
+        self.put().is_some()
+    }
+
+    fn written(&mut self, tag: u64, outcome: PutOutcome) {
+        let answer = ReplicaInput::Bucket(BucketAnswer::Put { tag, outcome });
+        self.replica.handle(answer, Monotonic(self.now), &mut self.effects);
+    }
+
+    /// Whether it takes writes, and answers reads.
+    fn takes(&self) -> (bool, bool) {
+        let now = Monotonic(self.now);
+        (!self.replica.is_silent(now), self.replica.may_answer(now))
+    }
+}
+
+#[test]
+fn an_owner_whose_renewals_are_not_answered_takes_no_writes_while_it_answers_reads() {
+    for outcome in [None, Some(PutOutcome::Unknown)] {
+        let mut told = serving();
+        assert_eq!((told.passes(999), told.takes()), (None, (true, true)));
+        let tag = told.passes(1).expect("it renews its lease");
+        outcome.iter().for_each(|outcome| told.written(tag, *outcome));
+        told.passes(499);
+        assert_eq!(told.takes(), (true, true));
+        told.passes(1);
+        assert_eq!(told.takes(), (false, true), "{outcome:?}");
+        told.passes(500);
+        assert_eq!(told.takes(), (false, false));
+        // It is over with the first success.
+        let tag = (0..20).find_map(|_| told.passes(100)).expect("it tries again");
+        told.passes(100);
+        assert_eq!(told.takes(), (false, false));
+        told.written(tag, PutOutcome::Written(Revision(2)));
+        assert_eq!(told.takes(), (true, true));
+    }
+}
+
+#[test]
+fn an_owner_whose_appends_are_not_answered_takes_no_more_of_them() {
+    let mut told = serving();
+    let append = |told: &mut Told| {
+        let (now, effects) = (Monotonic(told.now), &mut told.effects);
+        told.replica.append(0, b"x", now, effects).expect("it serves");
+        let appended = effects.drain(..).find_map(|effect| match effect {
+            ReplicaEffect::Log(request) => Some(request),
+            _ => None,
+        });
+        appended.expect("there is room")
+    };
+    let first = append(&mut told);
+    told.passes(400);
+    let second = append(&mut told);
+    told.passes(99);
+    assert_eq!(told.takes(), (true, true));
+    told.passes(1);
+    assert_eq!(told.takes(), (false, true));
+    // What is behind it has had its time from then on.
+    told.answer(&first, AppendOutcome::Stored(Sequence(2)));
+    assert_eq!(told.takes(), (true, true));
+    told.passes(499);
+    assert_eq!(told.takes(), (true, true));
+    assert!(told.passes(1).is_some(), "its lease is due");
+    assert_eq!(told.takes(), (false, true));
+    told.answer(&second, AppendOutcome::Stored(Sequence(3)));
+    assert_eq!(told.takes(), (true, true));
+}
+
+#[test]
+fn an_owner_that_has_lost_its_connection_knows_it_at_once_until_it_has_renewed_its_lease() {
+    let mut told = serving();
+    told.passes(200);
+    told.replica.disconnected(Monotonic(told.now));
+    assert_eq!(told.takes(), (false, true));
+    // Not only when the next renewal would be due.
+    let tag = told.passes(200).expect("it tries to renew its lease");
+    told.written(tag, PutOutcome::Unknown);
+    assert_eq!(told.takes(), (false, true));
+    let tag = told.passes(200).expect("it tries again");
+    assert_eq!(told.takes(), (false, true));
+    told.written(tag, PutOutcome::Written(Revision(2)));
+    assert_eq!(told.takes(), (true, true));
+}
+
+#[test]
+fn a_node_whose_folder_is_of_an_earlier_stream_owns_nothing_until_its_record_was_found() {
+    let header =
+        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let log = headwater_log::LogId::of(STREAM);
+    let ((found, checksum), (other, _)) = (header.encode(log, b"a"), header.encode(log, b"b"));
+    let position = LogPosition { sequence: Sequence(5), checksum };
+    let stops = |messages: &[(Sequence, Vec<u8>)], has| {
+        let mut told = Told::of(position, true);
+        let Err(ReplicaStop::Log(stop)) = told.runs(messages, has) else { panic!("it goes on") };
+        assert!(!told.replica.has_confirmed());
+        (stop.folder(), stop.to_string())
+    };
+    // Where the log ends before, nobody is told that a record is lost: it is of another one.
+    for has in [(0, 0), (1, 4)] {
+        let (fate, told) = stops(&[], has);
+        assert_eq!(fate, FolderFate::Stays, "{told}");
+        assert!(told.contains("an earlier stream HW_test_0, up to message 5"), "{told}");
+    }
+    let discarded = FolderFate::Discarded { sequence: Sequence(5) };
+    assert_eq!(stops(&[], (6, 9)).0, discarded);
+    assert_eq!(stops(&[(Sequence(5), other)], (1, 5)).0, discarded);
+    // A stream that was brought back, and has another time since, is the same all the same.
+    let mut told = Told::of(position, true);
+    let LogRequest::Append { expected, .. } = told.claims(&[(Sequence(5), found)], 5) else {
+        panic!("no claim")
+    };
+    assert_eq!(expected, Sequence(5));
+    assert!(told.replica.has_confirmed());
+}
+
+#[test]
+fn a_node_that_does_not_know_whether_its_folder_is_of_this_stream_takes_no_lease() {
+    let takes = |made_anew| {
+        let position = LogPosition { sequence: Sequence(5), checksum: 7 };
+        let mut told = Told::of(position, made_anew);
+        (0..100).any(|_| {
+            // Its reads are not answered.
+            let put = told.passes(100).is_some();
+            put || told.looked()
+        })
+    };
+    assert!(takes(false) && !takes(true));
 }

@@ -110,6 +110,8 @@ pub(crate) struct Connection<S> {
     pub(crate) awaits_durable: bool,
     /// It is told that nobody may be answered, and waits for nothing.
     pub(crate) turned_away: bool,
+    /// So many bytes of its next output are refusals, which show nothing that waits, if they are all of it.
+    pub(crate) refused: usize,
     /// The number of the last write of a request of its own; 0 where nothing is said to be safe.
     pub(crate) wrote: u64,
     /// Bytes that it took when it was counted last.
@@ -191,6 +193,7 @@ impl<S> Connection<S> {
             dirty: false,
             awaits_durable: false,
             turned_away: false,
+            refused: 0,
             wrote: 0,
             counted_bytes: 0,
             received_bytes: 0,
@@ -421,9 +424,10 @@ impl<S> Connection<S> {
         if self.output.is_gated() && !writes.withheld {
             self.output.open_gates(writes.durable);
         }
-        // What is told to other shards waits where it is handed over.
-        let tells_here =
-            !(self.turned_away || self.is_remote() || out.is_empty() && held.is_empty());
+        // What is told to other shards waits where it is handed over. What is refused while nothing becomes safe is told before it does.
+        let refuses = core::mem::take(&mut self.refused) == out.len() && !writes.withheld;
+        let shows_nothing = (out.is_empty() || refuses) && held.is_empty();
+        let tells_here = !(self.turned_away || self.is_remote() || shows_nothing);
         if tells_here && writes.is_waited_for() {
             if self.output.is_empty() {
                 self.taken = now;

@@ -9,8 +9,9 @@ use std::panic::{catch_unwind, set_hook, take_hook};
 mod many;
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 14] = [
+const HAPPENS: [&str; 16] = [
     "answers",
+    "appends refused in silence",
     "bucket without a leader",
     "drains undone",
     "late appends behind a claim",
@@ -19,6 +20,7 @@ const HAPPENS: [&str; 14] = [
     "owners that give up, being drained",
     "owners that stop",
     "pauses",
+    "reads answered in silence",
     "requests kept back",
     "restarts",
     "snapshots loaded",

@@ -318,6 +318,7 @@ fn alerts_of_clusters_are_raised_where_nobody_can_own_and_in_no_other_state() {
     (0..ALL.len()).for_each(|server| cluster.nats.kill(server));
     await_raised(&[
         "Seen",
+        "HeadwaterWritesRefused",
         "HeadwaterLeaseLate",
         "HeadwaterShardWithoutOwner",
         "HeadwaterStandbyBehind",

@@ -42,6 +42,26 @@ fn folder_of_another_log(cluster: &mut Cluster) -> PathBuf {
     kept
 }
 
+/// What a folder says of which stream it is a copy.
+const ORIGIN: &str = "headwater-log";
+
+fn origin(data: &Path) -> String {
+    fs::read_to_string(data.join(ORIGIN)).unwrap_or_default()
+}
+
+/// Puts a folder in the place of a node's that has ended.
+fn replace(cluster: &Cluster, at: usize, folder: &Path) -> PathBuf {
+    let data = folder_of(cluster, at);
+    fs::remove_dir_all(&data).unwrap();
+    fs::rename(folder, &data).unwrap();
+    data
+}
+
+/// Has a folder say that it is a copy of the second cluster's stream, as that was made earlier.
+fn call_earlier(data: &Path) {
+    fs::write(data.join(ORIGIN), "stream HW_second_0\ncreated 1\n").unwrap();
+}
+
 /// Starts a node that has ended, with a log of its own; where that is.
 fn begin_logged(cluster: &mut Cluster, at: usize) -> PathBuf {
     let log = cluster.folder.path().join("warned.log");
@@ -102,9 +122,9 @@ fn a_node_whose_folder_is_of_another_log_discards_it_and_begins_anew() {
     // Where the folder ends, there is another record.
     fill(&cluster, "new", 100);
     cluster.end(struck, Signal::TERM);
-    let data = folder_of(&cluster, struck);
-    fs::remove_dir_all(&data).unwrap();
-    fs::rename(&old, &data).unwrap();
+    let data = replace(&cluster, struck, &old);
+    // As an earlier version has left it.
+    fs::remove_file(data.join(ORIGIN)).unwrap();
     let log = begin_logged(&mut cluster, struck);
     let logged = until_logged(&log, "a snapshot was loaded");
     let warned = logged.lines().find(|line| line.contains("event=\"folder_discarded\""));
@@ -128,6 +148,8 @@ fn a_node_whose_folder_is_of_another_log_discards_it_and_begins_anew() {
     assert_eq!(read("PREFIX new| COUNT"), Value::Int(100));
     assert_eq!(read("PREFIX old| COUNT"), Value::Int(0));
     assert_eq!(text(&read("GET last")), "1");
+    // It names its log now.
+    assert_eq!(origin(&data), origin(&folder_of(&cluster, third)));
 }
 
 #[test]
@@ -138,9 +160,8 @@ fn a_node_whose_folder_has_more_than_the_log_stops_and_keeps_it() {
     let struck = (owner + 1) % NODES;
     fill(&cluster, "new", 10);
     cluster.end(struck, Signal::TERM);
-    let data = folder_of(&cluster, struck);
-    fs::remove_dir_all(&data).unwrap();
-    fs::rename(&old, &data).unwrap();
+    let data = replace(&cluster, struck, &old);
+    fs::remove_file(data.join(ORIGIN)).unwrap();
     // Nobody but this node could own the shard.
     cluster.end((owner + 2) % NODES, Signal::TERM);
     cluster.end(owner, Signal::TERM);
@@ -160,6 +181,100 @@ fn a_node_whose_folder_has_more_than_the_log_stops_and_keeps_it() {
         let data = folder_of(&cluster, at);
         assert!(data.join("headwater-data").exists() && !data.join("discarded").exists());
     }
+}
+
+#[test]
+fn a_node_refuses_the_folder_of_another_cluster_and_leaves_it_as_it_is() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let old = folder_of_another_log(&mut cluster);
+    let named = origin(&old);
+    assert!(named.starts_with("stream HW_headwater_0\ncreated 1"), "{named}");
+    let owner = cluster.owner();
+    let struck = (owner + 1) % NODES;
+    // Whether anybody owns the shard or not.
+    cluster.end(struck, Signal::TERM);
+    let data = replace(&cluster, struck, &old);
+    for owned in [true, false] {
+        if !owned {
+            (0..NODES).filter(|at| *at != struck).for_each(|at| cluster.end(at, Signal::TERM));
+        }
+        let output = cluster.command(struck).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let told = String::from_utf8(output.stderr).unwrap();
+        let sentence = "it is a copy of stream HW_headwater_0, and this node is for stream HW_second_0 (allowed: the folder that this node has had, or an empty one)";
+        assert!(told.contains(sentence) && told.contains(data.to_str().unwrap()), "{told}");
+        assert_eq!(origin(&data), named);
+        assert!(data.join("headwater-data").exists() && !data.join("discarded").exists());
+    }
+    // It is still good where it belongs.
+    cluster.arguments = &[];
+    cluster.begin(struck);
+    assert_eq!(cluster.owner(), struck);
+    let mut client = cluster.client(struck);
+    assert_eq!(read(&cluster, struck, &mut client, "PREFIX old| COUNT"), Value::Int(60));
+}
+
+#[test]
+fn a_folder_of_an_earlier_stream_that_went_further_is_kept_and_the_cluster_goes_on() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let old = folder_of_another_log(&mut cluster);
+    let owner = cluster.owner();
+    let (struck, third) = ((owner + 1) % NODES, (owner + 2) % NODES);
+    fill(&cluster, "new", 10);
+    cluster.end(struck, Signal::TERM);
+    let data = replace(&cluster, struck, &old);
+    call_earlier(&data);
+    // Nobody owns the shard, and this node does not either.
+    cluster.end(third, Signal::TERM);
+    cluster.end(owner, Signal::TERM);
+    let log = begin_logged(&mut cluster, struck);
+    until_ended(&mut cluster, struck);
+    let logged = until_logged(&log, "is a copy of an earlier stream HW_second_0, up to message");
+    assert!(logged.contains("start the node with an empty one"), "{logged}");
+    assert!(data.join("headwater-data").exists() && !data.join("discarded").exists());
+    // Nothing was noted in the log: it goes on with those whose folders are its copies.
+    cluster.begin(owner);
+    assert_eq!(cluster.owner(), owner);
+    fill(&cluster, "more", 10);
+    // What the log has instead, once it has as much, is what counts.
+    fill(&cluster, "beyond", 100);
+    fs::remove_file(&log).unwrap();
+    let log = begin_logged(&mut cluster, struck);
+    until_logged(&log, "event=\"folder_discarded\"");
+    let is_named = || origin(&data) == origin(&folder_of(&cluster, owner));
+    let began = Instant::now();
+    while !is_named() {
+        assert!(began.elapsed() < PATIENCE, "the new folder names no log");
+        sleep(Duration::from_millis(20));
+    }
+    let kept = data.join("discarded");
+    assert!(kept.join("headwater-data").exists());
+    assert_eq!(origin(&kept), "stream HW_second_0\ncreated 1\n");
+}
+
+#[test]
+fn a_folder_of_an_earlier_stream_is_put_aside_where_the_log_begins_behind_it() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let old = folder_of_another_log(&mut cluster);
+    let owner = cluster.owner();
+    let struck = (owner + 1) % NODES;
+    fill(&cluster, "new", 150);
+    snapshot(&cluster);
+    // The log has nothing any more of where the folder ends.
+    fill(&cluster, "last", 1);
+    cluster.end(struck, Signal::TERM);
+    let data = replace(&cluster, struck, &old);
+    call_earlier(&data);
+    let log = begin_logged(&mut cluster, struck);
+    let logged = until_logged(&log, "a snapshot was loaded");
+    assert!(logged.contains("event=\"folder_discarded\""), "{logged}");
+    assert!(data.join("discarded").join("store").exists());
+    cluster.end((owner + 2) % NODES, Signal::TERM);
+    cluster.end(owner, Signal::TERM);
+    assert_eq!(cluster.owner(), struck);
+    let mut client = cluster.client(struck);
+    assert_eq!(read(&cluster, struck, &mut client, "PREFIX new| COUNT"), Value::Int(150));
+    assert_eq!(origin(&data), origin(&folder_of(&cluster, owner)));
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod cluster_demo;
 mod cluster_folders;
 mod cluster_nodes;
 mod cluster_planned;
+mod cluster_quorum;
 mod cluster_refusals;
 mod cluster_restore;
 mod cluster_shards;

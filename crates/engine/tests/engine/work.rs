@@ -582,3 +582,39 @@ fn what_is_not_divided_completes_what_was_begun() {
     assert_eq!(engine.remove_range(b"v|", b"v}"), Ok(2000));
     engine.end_slice();
 }
+
+#[test]
+fn keys_stay_while_expiries_are_held_and_go_afterwards() {
+    use headwater_base::Millis;
+    let mut engine = Engine::new(Settings::default());
+    engine.join_add("sum", "sum|<a> = count v|<a>|<b>", false).expect("a join");
+    engine.join_add("old", "old|<b> = snapshot 1 copy v|a|<b>", false).expect("a join");
+    engine.set(b"v|a|1", b"x", Expiry::At(Millis(1000))).expect("a base key");
+    engine.set(b"v|a|2", b"x", Expiry::Never).expect("a base key");
+    let sum = |engine: &mut Engine| read(engine, "sum").0[0].1.clone();
+    let copies = |engine: &mut Engine| read(engine, "old").0.len();
+    engine.advance(Millis(500));
+    assert_eq!((&*sum(&mut engine), copies(&mut engine)), ("2", 2));
+    engine.hold_expiries(true);
+    assert_eq!(engine.next_deadline(), Some(Millis(1500)), "of the snapshot alone");
+    engine.set(b"v|a|3", b"x", Expiry::Never).expect("a base key");
+    engine.advance(Millis(2000));
+    engine.go_on();
+    assert_eq!((&*sum(&mut engine), engine.stats().expired), ("3", 0));
+    assert_eq!(engine.expiry(b"v|a|1").expect("no source"), Some(Some(Millis(1000))));
+    // Snapshots go on to be no older than they may be.
+    assert_eq!(copies(&mut engine), 3);
+    engine.hold_expiries(false);
+    engine.advance(Millis(2001));
+    assert_eq!((&*sum(&mut engine), engine.stats().expired), ("2", 1));
+    assert!(engine.get(b"v|a|1").expect("no source").is_none());
+    // Those whose time has come already are gone first: nobody sees them again.
+    engine.set_slice(Some(10));
+    for key in 0..100 {
+        engine.set(format!("k{key:02}").as_bytes(), b"x", Expiry::At(Millis(3000))).expect("a key");
+    }
+    engine.advance(Millis(3000));
+    engine.hold_expiries(true);
+    assert!(engine.get(b"k99").expect("no source").is_none());
+    engine.check_invariants();
+}

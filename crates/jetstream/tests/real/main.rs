@@ -513,3 +513,29 @@ fn killed_and_stopped_servers_lose_nothing() {
     let done = nodes.each_ref().map(|node| node.done());
     check(&servers, &done);
 }
+
+#[test]
+fn a_stream_was_made_at_one_time_whoever_is_asked_and_whether_a_server_can_be_reached_is_known() {
+    let Some(program) = servers() else { return };
+    let mut servers = Servers::start(program, "always");
+    servers.wait();
+    let open = |servers: &Servers, which: usize, shard: u32| {
+        let nats = JetStream::connect(settings(servers, &[which])).unwrap();
+        let log = nats.log(shard, quiet()).unwrap();
+        (nats, log)
+    };
+    let created =
+        |servers: &Servers, which: usize, shard: u32| open(servers, which, shard).1.created();
+    let first = created(&servers, 0, 0);
+    assert!(first > 0);
+    assert_eq!([1, 2].map(|which| created(&servers, which, 0)), [first; 2]);
+    assert_ne!(created(&servers, 0, 1), first);
+    let (_nats, log) = open(&servers, 0, 0);
+    assert!(log.is_connected());
+    ALL.iter().for_each(|&at| servers.kill(at));
+    until("the connection is lost", || !log.is_connected());
+    ALL.iter().for_each(|&at| servers.restart(at));
+    servers.wait();
+    until("it is there again", || log.is_connected());
+    assert_eq!(ALL.map(|which| created(&servers, which, 0)), [first; 3]);
+}

@@ -120,6 +120,7 @@ impl Running {
             times,
             window,
             follow_millis: 100,
+            made_anew: false,
         };
         let heartbeat = Heartbeat::new(node, times, 0);
         let replica = Replica::new(config, LogPosition::default(), 1 << 40);

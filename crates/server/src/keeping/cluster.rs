@@ -87,6 +87,12 @@ impl EmbeddedStore {
         self.replica.as_ref()?.refusal()
     }
 
+    /// Whether the log takes nothing, so that even what comes by itself waits: expiries, and what flows have done.
+    #[inline]
+    pub(crate) fn log_is_silent(&self) -> bool {
+        self.replica.as_ref().is_some_and(ReplicaEnd::is_silent)
+    }
+
     /// What begins the error of a write that is refused.
     pub(crate) fn refusal_code(&self) -> &'static str {
         if self.log_refusal().is_some() { "CLUSTERDOWN" } else { "MISCONF" }

@@ -31,6 +31,7 @@ pub(crate) use question::write_answer;
 pub(crate) use stats::Counts;
 
 use crate::resp::bound::KEY_BYTES;
+use crate::resp::kept::note_refusal;
 use crate::resp::{Flow, ShardService, Told, Turn, foreign};
 use crate::service::{Served, Stopped};
 use headwater_base::Millis;
@@ -328,7 +329,9 @@ impl ShardService {
             && writes(request)
             && !(removes(request) && self.stores.takes_removals())
         {
+            let before = work.out.len();
             self.figures.memcached_refused(&format!("SERVER_ERROR {why}"), work);
+            note_refusal(before, work);
             return Flow::Next;
         }
         // What functions call is not divided.

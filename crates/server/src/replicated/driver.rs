@@ -1,6 +1,6 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
-use super::folder::discard;
+use super::folder::{self, discard};
 use super::notices::ClusterNotices;
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
@@ -13,7 +13,7 @@ use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
     RoomSeen, Wake, monotonic,
 };
-use headwater_keep::{Acknowledger, LogMark, Store};
+use headwater_keep::{Acknowledger, LogMark, LogOrigin, Store};
 use headwater_log::{
     AppendWindow, Balance, BalanceWish, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes,
     Epoch, FolderFate, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic,
@@ -31,6 +31,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 use tokio::sync::watch;
+
+mod publishing;
 
 /// The first tag of the replica's requests: those of the heartbeat, which has the same bucket, are less.
 const REPLICA_TAGS: u64 = 1 << 40;
@@ -123,6 +125,8 @@ pub(super) struct Driver {
     pub(super) objects: JetStreamSnapshots,
     told: Sender<Told>,
     folder: PathBuf,
+    /// What the folder is to name as its log, when that is known to be its.
+    unnamed: Option<LogOrigin>,
     /// The folder, until the server has it.
     copy: Option<Store>,
     store: Option<Acknowledger>,
@@ -136,6 +140,8 @@ pub(super) struct Driver {
     releasing: Option<Sender<()>>,
     /// When the shard was woken last for its lease's sake.
     woken: Monotonic,
+    /// Whether the NATS servers could be reached when that was looked at last.
+    connected: bool,
     /// Whether the node was drained when that was last logged.
     drained: bool,
     /// It was logged that the shard is given up for the sake of balance.
@@ -192,6 +198,9 @@ impl Driver {
         let tells = told.clone();
         let wake: Wake = Arc::new(move || drop(tells.send(Told::Wake)));
         let log = nats.log(shard, wake.clone()).map_err(refuse)?;
+        let origin = LogOrigin { stream: stream.clone(), created: log.created() };
+        let (made_anew, unnamed) = folder::compare(&folder, origin, copy.log_mark().is_some())
+            .map_err(|why| ConfigError(format!("data-dir '{}': {why}", folder.display())))?;
         let mut bucket = nats.bucket(wake);
         let secret = others::agree(&mut bucket, AGREEING_TAGS, (cluster, shards))?;
         super::settings::tell(&mut bucket, SETTINGS_TAGS, config);
@@ -220,6 +229,7 @@ impl Driver {
             times,
             window,
             follow_millis: FOLLOW_MILLIS,
+            made_anew,
         };
         let from = copy.log_mark().map_or(LogPosition::default(), |mark| LogPosition {
             sequence: Sequence(mark.sequence),
@@ -258,6 +268,7 @@ impl Driver {
             objects,
             told,
             folder,
+            unnamed,
             followed: copy.log_mark(),
             copy: Some(copy),
             store: None,
@@ -266,6 +277,7 @@ impl Driver {
             memory: (memory, None),
             releasing: None,
             woken: Monotonic(0),
+            connected: true,
             drained: false,
             moves: false,
         })
@@ -282,6 +294,9 @@ impl Driver {
         loop {
             let first = tells.recv_timeout(TICK).ok();
             let now = monotonic();
+            if core::mem::replace(&mut self.connected, self.log.is_connected()) && !self.connected {
+                self.replica.disconnected(now);
+            }
             let mut effects = Vec::new();
             for told in first.into_iter().chain(tells.try_iter()) {
                 self.hear(told, now, &mut effects);
@@ -329,8 +344,19 @@ impl Driver {
                 let due = self.snapshots.tick(self.objects.extent(), now);
                 due.into_iter().for_each(|effect| self.snapshot(effect));
             }
+            self.name_log();
             self.publish();
             self.note_standby(owners, now);
+        }
+    }
+
+    /// The record that the folder ends with was found in the log: it names the log from now on.
+    fn name_log(&mut self) {
+        if self.replica.has_confirmed()
+            && let Some(log) = self.unnamed.take()
+            && let Err(why) = log.write(&self.folder)
+        {
+            stop_for_good(&format!("the folder cannot be written: {why}"));
         }
     }
 
@@ -561,43 +587,6 @@ impl Driver {
                 FolderFate::Stays => stop_for_good(&stop.to_string()),
             },
             ReplicaEffect::Halt(stop) => stop_for_good(&stop.to_string()),
-        }
-    }
-
-    /// Tells the shard until when it may answer.
-    fn publish(&mut self) {
-        let now = monotonic();
-        if let Some(done) = &self.releasing {
-            if !self.replica.holds_lease() {
-                let _heard = done.send(());
-            }
-            return;
-        }
-        let bytes = self.replica.unacknowledged_bytes() as u64;
-        self.lease.unacknowledged_bytes.store(bytes, Ordering::Relaxed);
-        self.lease.unacknowledged_records.store(self.appended.len() as u64, Ordering::Relaxed);
-        let until = self.replica.answers_until().map_or(0, |until| until.0);
-        if until > 0 {
-            let renewed = until - LeaseTimes::default().lease_millis;
-            self.lease.renewed.store(renewed, Ordering::Relaxed);
-            self.notices.of_lease(now.0.saturating_sub(renewed));
-        }
-        let before = self.lease.answers_until.swap(until, Ordering::AcqRel);
-        let Some(store) = &self.store else { return };
-        let bytes = self.memory.0.bytes();
-        if self.memory.1 != bytes {
-            self.memory.1 = bytes;
-            store.wake();
-        }
-        if (until <= now.0 && now.since(self.woken) >= LAPSED_WAKE)
-            || (before <= now.0 && now.0 < until)
-        {
-            self.woken = now;
-            store.wake();
-        }
-        if store.failed() {
-            self.lease.answers_until.store(0, Ordering::Release);
-            stop_for_good("the folder cannot be written any more: another node takes over");
         }
     }
 }

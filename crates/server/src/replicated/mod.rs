@@ -59,6 +59,9 @@ const RELEASE: Duration = Duration::from_secs(2);
 /// Why writes are refused while a NATS server is nearly full.
 const NO_ROOM: &str = "a NATS server has hardly any room left for JetStream: purge or remove streams there, or raise max_file_store";
 
+/// W4 of the log: why writes are refused while the servers do not answer.
+const NO_QUORUM: &str = "the log takes no records: is there a quorum of the NATS servers, which this node reaches? Nothing was done; reads go on until the lease is over";
+
 /// How often a node that stands by looks whether a signal has come.
 const SIGNALS_LOOK: Duration = Duration::from_millis(100);
 
@@ -69,6 +72,8 @@ struct Lease {
     answers_until: AtomicU64,
     /// The epoch in which this node owns the shard; 0: it has not.
     epoch: AtomicU64,
+    /// Whether the servers do not answer, so that nothing more is to be appended.
+    silent: AtomicBool,
     /// Whether this node is to give the shard up, for now or because it is drained: its server ends in the orderly way.
     leaves: AtomicBool,
     /// When the last renewal was sent that has succeeded; 0: none has.
@@ -127,7 +132,9 @@ pub(crate) struct ReplicaEnd {
     told: Sender<Told>,
     nodes: NodesSeen,
     room: RoomSeen,
+    /// What is said where there is no room, and no quorum.
     no_room: Arc<str>,
+    no_quorum: Arc<str>,
     snapshots: JetStreamSnapshots,
     links: LinkEnd,
     memory: MemoryShare,
@@ -168,7 +175,15 @@ impl ReplicaEnd {
 
     /// Why writes are refused, if they are: renewals of the lease need room as well, or nobody could answer.
     pub(crate) fn refusal(&self) -> Option<Arc<str>> {
+        if self.is_silent() {
+            return Some(self.no_quorum.clone());
+        }
         self.room.is_short().then(|| self.no_room.clone())
+    }
+
+    /// Whether the servers take nothing, as far as this node knows.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lease.silent.load(Ordering::Relaxed)
     }
 
     /// Whether the server is to end, because the node gives the shard up.
@@ -324,7 +339,7 @@ impl ClusterNode {
         let (shared, share) = ((lease.clone(), memory.clone(), (standby.clone(), users)), memory);
         let driver = Driver::new(&config, settings, (store, folder), told, shared)?;
         let (nodes, room) = (driver.nodes.clone(), driver.room.clone());
-        let (snapshots, no_room) = (driver.objects.clone(), Arc::from(NO_ROOM));
+        let snapshots = driver.objects.clone();
         let links = driver.links.clone();
         let told = tells_end;
         let (shard, memory) = (config.cluster.shard(), share);
@@ -335,7 +350,8 @@ impl ClusterNode {
             told,
             nodes,
             room,
-            no_room,
+            no_room: Arc::from(NO_ROOM),
+            no_quorum: Arc::from(NO_QUORUM),
             snapshots,
             links,
             memory,

@@ -86,7 +86,9 @@ impl ShardService {
 
     fn step_flows(&mut self, connections: &mut Connections<Session>) {
         self.node.record_writes();
-        self.take_posts();
+        if !self.stores.log_is_silent() {
+            self.take_posts();
+        }
         self.do_acknowledged(connections);
         let remote = self.node.remote_effects();
         if !remote.has_requests()

@@ -2,6 +2,7 @@
 
 use super::declared::mapping_words;
 use super::info::line;
+use super::session::Answering;
 use super::{ShardService, Turn, encoder};
 use crate::keeping::EmbeddedStore;
 use crate::resp::parts::Stores;
@@ -32,7 +33,9 @@ impl ShardService {
         {
             return true;
         }
+        let before = work.out.len();
         encoder(work).error(self.stores.refusal_code(), format_args!("{why}"));
+        note_refusal(before, work);
         false
     }
 
@@ -79,6 +82,12 @@ impl Stores {
     #[inline]
     pub(crate) fn write_refusal(&self) -> Option<Arc<str>> {
         self.keeping.as_ref()?.refusal()
+    }
+
+    /// Whether a log of several machines takes nothing now: what comes by itself waits as well.
+    #[inline]
+    pub(crate) fn log_is_silent(&self) -> bool {
+        self.keeping.as_ref().is_some_and(EmbeddedStore::log_is_silent)
     }
 
     /// What begins the error of a write that is refused.
@@ -185,6 +194,14 @@ impl Stores {
         line(out, "data_loads_failed", facts.loads_failed);
         line(out, "data_loaded_keys", facts.loaded_keys);
         line(out, "data_loaded_bytes", facts.loaded_bytes);
+    }
+}
+
+/// Notes that all behind `before` is a refusal, which shows nothing of the data.
+pub(crate) fn note_refusal(before: usize, work: &mut Turn<'_>) {
+    let connection = &mut *work.connection;
+    if connection.refused == before && connection.session.answering == Answering::On {
+        connection.refused = work.out.len();
     }
 }
 

@@ -33,7 +33,7 @@ mod errors;
 mod flows;
 mod handover;
 mod info;
-mod kept;
+pub(crate) mod kept;
 mod keyspace;
 mod loads;
 mod long_requests;

@@ -126,6 +126,7 @@ impl Service for ShardService {
         self.look_in_time(clients_bytes);
         self.bound.share_with_clients_of_others(clients_bytes);
         self.figures.stats.sample(time.uptime);
+        self.node.engine_mut().hold_expiries(self.stores.log_is_silent());
         self.node.advance(time.wall);
         self.node.go_on();
         if let Some(keeping) = &mut self.stores.keeping {

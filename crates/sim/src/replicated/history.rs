@@ -17,6 +17,8 @@ pub(super) struct Asked {
     pub(super) began: u64,
     /// When it was answered, and the list that was shown.
     pub(super) answer: Option<(u64, Vec<u32>)>,
+    /// It was said that it is not done, and will not be.
+    pub(super) refused: bool,
 }
 
 /// All operations; each is named by its place.
@@ -31,7 +33,7 @@ pub(super) struct History {
 impl History {
     /// An operation begins.
     pub(super) fn begin(&mut self, list: usize, operation: Operation, now: u64) -> usize {
-        self.asked.push(Asked { list, operation, began: now, answer: None });
+        self.asked.push(Asked { list, operation, began: now, answer: None, refused: false });
         self.asked.len() - 1
     }
 
@@ -64,6 +66,9 @@ impl History {
             let asked = self.asked.get(number as usize);
             let appended =
                 asked.is_some_and(|asked| asked.list == at && asked.operation == Operation::Append);
+            if asked.is_some_and(|asked| asked.refused) {
+                return Err(format!("append {number} to list {at} was refused, and is there"));
+            }
             if !appended || places[number as usize].replace(place).is_some() {
                 return Err(format!("list {at} has {number} twice, or nobody appended it"));
             }

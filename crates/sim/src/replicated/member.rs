@@ -87,6 +87,11 @@ pub(super) struct Member {
     unfenced: (u64, Vec<u8>),
     /// It completes what is under way, and gives the shard up then.
     leaves: bool,
+    /// It was cut off when it was looked at last; in some lives it is told of that.
+    cut_off: bool,
+    /// How many appends it has refused, since the servers do not answer; and how many reads it has answered meanwhile.
+    pub(super) refused: u64,
+    pub(super) read_in_silence: u64,
     /// How often it has given the shard up because it was drained.
     pub(super) left: u64,
     pub(super) ended: Option<MemberEnd>,
@@ -136,6 +141,7 @@ impl Member {
             times,
             window,
             follow_millis: 100,
+            made_anew: false,
         };
         let mut member = Self {
             index,
@@ -156,6 +162,9 @@ impl Member {
             replies: VecDeque::new(),
             inbox: Vec::new(),
             leaves: false,
+            cut_off: false,
+            refused: 0,
+            read_in_silence: 0,
             left: 0,
             ended: None,
         };
@@ -194,6 +203,11 @@ impl Member {
     /// One turn: what clients ask, what log and bucket answer, and time.
     pub(super) fn turn(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         let clock = self.clock(shared.now);
+        let cut_off = shared.cloud.cut_off[self.index] > shared.now;
+        if cut_off && !self.cut_off && self.life.is_multiple_of(2) {
+            self.replica.disconnected(clock);
+        }
+        self.cut_off = cut_off;
         self.execute(shared, clock)?;
         let mut effects = Vec::new();
         while let Some(answer) = shared.cloud.arrived(shared.now, self.asker()) {
@@ -248,6 +262,12 @@ impl Member {
             }
             let asked = &shared.history.asked[operation];
             let (list, appends) = (asked.list, asked.operation == Operation::Append);
+            if appends && self.replica.is_silent(clock) {
+                // W4: it is not executed, and told so at once.
+                shared.history.asked[operation].refused = true;
+                self.refused += 1;
+                continue;
+            }
             if appends {
                 self.live[list].push(operation as u32);
                 let bytes = payload(list, &self.live[list]);
@@ -275,6 +295,7 @@ impl Member {
             && let Some(reply) = self.replies.pop_front()
         {
             if self.answers(shared, clock) {
+                self.read_in_silence += u64::from(self.replica.is_silent(clock));
                 shared.history.end(reply.operation, reply.list, reply.epoch, shared.now)?;
             }
         }

@@ -274,6 +274,13 @@ impl World {
             for _ in 0..std::mem::take(&mut self.members[node].left) {
                 self.count("owners that give up, being drained");
             }
+            let member = &mut self.members[node];
+            for (what, count) in [
+                ("appends refused in silence", &mut member.refused),
+                ("reads answered in silence", &mut member.read_in_silence),
+            ] {
+                *self.seen.entry(what).or_default() += std::mem::take(count);
+            }
             match (served, self.members[node].serves()) {
                 (false, true) => self.count("owners"),
                 (true, false) => self.count("owners that stop"),
