@@ -4,8 +4,8 @@ use headwater_log::{
     AppendOutcome, AppendWindow, BadValue, BucketAnswer, BucketRequest, Contest, DrainLook,
     DrainedNodes, Epoch, FolderFate, Heartbeat, HeartbeatError, LeaseTimes, LogAnswer, LogBatch,
     LogPosition, LogReader, LogRequest, Monotonic, Owner, Ownership, OwnershipEvent, PutOutcome,
-    RecordHeader, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop,
-    Revision, Sequence,
+    RECORD_FORMATS, RecordHeader, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput,
+    ReplicaStop, Revision, Sequence,
 };
 
 const STREAM: &str = "HW_test_0";
@@ -200,6 +200,7 @@ impl Told {
             times: LeaseTimes::default(),
             window: AppendWindow::default(),
             follow_millis: 100,
+            records: RECORD_FORMATS,
         };
         Self { replica: Replica::new(config, position, 0), effects: Vec::new(), now: 0 }
     }
@@ -248,8 +249,14 @@ impl Told {
 
 #[test]
 fn a_log_is_claimed_behind_all_that_was_read() {
-    let header =
-        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let header = RecordHeader {
+        format: 1,
+        kind: RecordKind::Claim,
+        epoch: Epoch(7),
+        number: 0,
+        before: 0,
+        schema: 0,
+    };
     let (bytes, _) = header.encode(headwater_log::LogId::of(STREAM), b"a");
     let mut told = Told::new(LogPosition::default());
     let claim = told.claims(&[(Sequence(1), bytes)], 1);
@@ -264,8 +271,14 @@ fn a_log_is_claimed_behind_all_that_was_read() {
 
 #[test]
 fn a_log_is_followed_by_who_was_at_its_end_just_now() {
-    let header =
-        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let header = RecordHeader {
+        format: 1,
+        kind: RecordKind::Claim,
+        epoch: Epoch(7),
+        number: 0,
+        before: 0,
+        schema: 0,
+    };
     let (claim, before) = header.encode(headwater_log::LogId::of(STREAM), b"a");
     let node = node("b", 0);
     let config = ReplicaConfig {
@@ -275,6 +288,7 @@ fn a_log_is_followed_by_who_was_at_its_end_just_now() {
         times: LeaseTimes::default(),
         window: AppendWindow::default(),
         follow_millis: 50,
+        records: RECORD_FORMATS,
     };
     let mut replica = Replica::new(config, LogPosition::default(), 0);
     let mut effects = Vec::new();

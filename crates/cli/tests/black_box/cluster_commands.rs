@@ -9,14 +9,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// What a subcommand has come to.
-struct Told {
-    is_well: bool,
-    out: String,
+pub(crate) struct Told {
+    pub(crate) is_well: bool,
+    pub(crate) out: String,
     errors: String,
 }
 
 /// Runs a subcommand with the servers of a cluster.
-fn operate(cluster: &Cluster, words: &str) -> Told {
+pub(crate) fn operate(cluster: &Cluster, words: &str) -> Told {
     operate_at(&cluster.nats.urls(&ALL), words)
 }
 
@@ -30,7 +30,7 @@ fn operate_at(urls: &str, words: &str) -> Told {
 }
 
 /// Asks for the status until something holds of it, and of whether all is well.
-fn status(cluster: &Cluster, what: &str, holds: impl Fn(&Value, bool) -> bool) -> Value {
+pub(crate) fn status(cluster: &Cluster, what: &str, holds: impl Fn(&Value, bool) -> bool) -> Value {
     let began = Instant::now();
     loop {
         let told = operate(cluster, "status --json");
@@ -49,12 +49,12 @@ fn name(at: usize) -> String {
 }
 
 /// What the status says of a node.
-fn node_of(status: &Value, at: usize) -> Value {
+pub(crate) fn node_of(status: &Value, at: usize) -> Value {
     let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
     nodes.into_iter().find(|node| node["node"] == *name(at)).unwrap_or_default()
 }
 
-fn all_heard(status: &Value) -> bool {
+pub(crate) fn all_heard(status: &Value) -> bool {
     (0..NODES).all(|at| node_of(status, at)["heard"] == true)
 }
 

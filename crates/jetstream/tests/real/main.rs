@@ -191,7 +191,8 @@ struct Pipeline {
 impl Pipeline {
     fn next(&mut self, kind: RecordKind, expected: u64, payload: &[u8]) -> LogRequest {
         let (epoch, before) = (Epoch(self.epoch), self.before);
-        let header = RecordHeader { kind, epoch, number: self.number, before, schema: 0 };
+        let header =
+            RecordHeader { format: 1, kind, epoch, number: self.number, before, schema: 0 };
         let (bytes, checksum) = header.encode(LogId::of(&self.stream), payload);
         let id = MessageId { epoch, number: self.number };
         (self.before, self.number) = (checksum, self.number + 1);

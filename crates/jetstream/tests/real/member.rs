@@ -2,8 +2,8 @@
 
 use headwater_jetstream::{JetStream, JetStreamSettings, Wake, monotonic};
 use headwater_log::{
-    AppendWindow, Bucket, Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, Owner, Replica,
-    ReplicaConfig, ReplicaEffect, ReplicaInput, Turn,
+    AppendWindow, Bucket, Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, Owner,
+    RECORD_FORMATS, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, Turn,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,6 +120,7 @@ impl Running {
             times,
             window,
             follow_millis: 100,
+            records: RECORD_FORMATS,
         };
         let heartbeat = Heartbeat::new(node, times, 0);
         let replica = Replica::new(config, LogPosition::default(), 1 << 40);

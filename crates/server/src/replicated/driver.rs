@@ -1,6 +1,7 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
 use super::folder::discard;
+use super::formats::{Announcing, FORMATS};
 use super::notices::ClusterNotices;
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
@@ -18,7 +19,7 @@ use headwater_log::{
     Epoch, FolderFate, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic,
     Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
     SnapshotEffect, SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn,
-    node_of,
+    newest_for_all, node_of,
 };
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -42,6 +43,8 @@ const AGREEING_TAGS: u64 = 1 << 56;
 const OTHERS_TAGS: u64 = 1 << 57;
 /// The first tag of those by which a node tells its settings.
 const SETTINGS_TAGS: u64 = 1 << 58;
+/// The first tag of those by which it announces its formats.
+const FORMATS_TAGS: u64 = 1 << 59;
 /// The first tag of the requests of a node that loads a snapshot.
 const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
@@ -94,6 +97,7 @@ pub(super) struct Driver {
     bucket: JetStreamBucket,
     heartbeat: Heartbeat,
     drain: DrainLook,
+    announcing: Announcing,
     others: OtherOwners,
     /// Which node should own the shard, where there are several shards, and whether this one gives it up for that.
     balance: Option<Balance>,
@@ -201,6 +205,7 @@ impl Driver {
             shard: cluster.shard(),
             released: false,
         };
+        let announcing = Announcing::begin(&mut bucket, FORMATS_TAGS, &node);
         let times = LeaseTimes::default();
         let window =
             AppendWindow { message_bytes_max: nats.message_bytes_max(), ..AppendWindow::default() };
@@ -211,6 +216,7 @@ impl Driver {
             times,
             window,
             follow_millis: FOLLOW_MILLIS,
+            records: FORMATS.records,
         };
         let from = copy.log_mark().map_or(LogPosition::default(), |mark| LogPosition {
             sequence: Sequence(mark.sequence),
@@ -224,6 +230,7 @@ impl Driver {
             bucket,
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
+            announcing,
             others,
             balance,
             balances,
@@ -289,6 +296,8 @@ impl Driver {
                 self.look_whether_drained(&answer, now);
                 self.look_who_owns(&answer, now);
                 self.others.answered(&answer, now);
+                let asks = self.announcing.answered(&answer);
+                asks.into_iter().for_each(|request| self.bucket.send(request));
                 let known = (self.objects.extent(), self.replica.position());
                 for effect in self.snapshots.answered(&answer, known, now) {
                     self.snapshot(effect);
@@ -299,7 +308,9 @@ impl Driver {
                 self.say_owners(owners);
             }
             let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
-            let asks = asks.chain(self.others.tick(now));
+            let known = self.nodes.known();
+            self.replica.set_newest_for_all(newest_for_all(&known, |formats| formats.records));
+            let asks = asks.chain(self.others.tick(now)).chain(self.announcing.tick(&known, now));
             asks.for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
             // Who has just failed is not given the shard, whatever it has followed.

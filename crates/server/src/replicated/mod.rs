@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), what it tells over HTTP (`standby`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), what it tells over HTTP (`standby`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -16,6 +16,7 @@
 
 mod driver;
 mod folder;
+mod formats;
 mod forward;
 mod linked;
 mod memory;
@@ -25,6 +26,7 @@ mod settings;
 mod snapshots;
 mod standby;
 
+pub(crate) use formats::FORMATS;
 pub(crate) use linked::LinkedShard;
 pub use memory::MemoryShare;
 pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};

@@ -5,9 +5,9 @@ use super::history::{History, Operation};
 use super::run::{LISTS, LogCut, LogFaults, name};
 use headwater_log::{
     AppendWindow, DEFER_MILLIS, DrainLook, Heartbeat, LeaseTimes, LogAnswer, LogEntry, LogId,
-    LogMessage, LogPosition, LogRequest, Monotonic, Owner, RecordKind, Replica, ReplicaConfig,
-    ReplicaEffect, ReplicaInput, ReplicaStop, SnapshotEffect, SnapshotMark, SnapshotTaken,
-    Snapshots, StopReason, Turn,
+    LogMessage, LogPosition, LogRequest, Monotonic, Owner, RECORD_FORMATS, RecordKind, Replica,
+    ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, SnapshotEffect, SnapshotMark,
+    SnapshotTaken, Snapshots, StopReason, Turn,
 };
 use headwater_model::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -136,6 +136,7 @@ impl Member {
             times,
             window,
             follow_millis: 100,
+            records: RECORD_FORMATS,
         };
         let mut member = Self {
             index,
@@ -307,7 +308,8 @@ impl Member {
                         continue;
                     }
                     self.unfenced.0 += 1;
-                    let message = LogMessage::decode(LogId::of(STREAM), bytes).expect("no damage");
+                    let message = LogMessage::decode(LogId::of(STREAM), RECORD_FORMATS, bytes)
+                        .expect("no damage");
                     if message.header.kind == RecordKind::Claim {
                         continue;
                     }
