@@ -1,5 +1,6 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
+use super::ending::{begin_again, stop_for_good};
 use super::folder::discard;
 use super::formats::{Announcing, FORMATS};
 use super::notices::ClusterNotices;
@@ -7,7 +8,7 @@ use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
 use super::standby::{Standby, StandbyStage, StandbyState, StandbyUsers};
 use super::{Lease, LinkEnd, MemoryShare, snapshots};
-use crate::log::{self, event};
+use crate::log::event;
 use headwater_config::{Config, ConfigError};
 use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
@@ -23,9 +24,7 @@ use headwater_log::{
 };
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
@@ -143,26 +142,6 @@ pub(super) struct Driver {
     drained: bool,
     /// It was logged that the shard is given up for the sake of balance.
     moves: bool,
-}
-
-/// Ends the process, for a reason that whoever operates the cluster has to look at.
-pub(super) fn stop_for_good(why: &str) -> ! {
-    event!(error, "cluster", "stopped", why, "the node stops for good");
-    log::end();
-    std::process::exit(1)
-}
-
-/// N2: the process begins anew, as the same program with the same arguments.
-pub(super) fn begin_again(why: &str) -> ! {
-    event!(warn, "cluster", "begins_again", why, "the process begins anew from its folder");
-    log::end();
-    let mut arguments = std::env::args_os();
-    let mut program = Command::new("/proc/self/exe");
-    if let Some(name) = arguments.next() {
-        program.arg0(name);
-    }
-    let error = program.args(arguments).exec();
-    stop_for_good(&format!("it cannot begin anew: {error}"))
 }
 
 impl Driver {

@@ -1,6 +1,6 @@
 //! A folder that is no copy of its log: it is put aside, and the node begins anew.
 
-use super::driver::{begin_again, stop_for_good};
+use super::ending::{begin_again, stop_for_good};
 use crate::log::event;
 use headwater_keep::{Store, discard_copy};
 use headwater_log::{Sequence, StopReason};

@@ -1,6 +1,6 @@
 //! The formats that this program reads and writes, as it announces them to the other nodes of its cluster ([`headwater_log::Formats`] says why).
 
-use super::driver::stop_for_good;
+use super::ending::stop_for_good;
 use super::others::{answer_to, send_get};
 use crate::shards::links::LINK_FORMATS;
 use headwater_jetstream::JetStreamBucket;

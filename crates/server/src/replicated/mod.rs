@@ -15,6 +15,7 @@
 //!   folder, which has acknowledged writes alone.
 
 mod driver;
+mod ending;
 mod folder;
 mod formats;
 mod forward;
@@ -420,7 +421,7 @@ impl ClusterNode {
         self.release();
         let is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
-            driver::begin_again(
+            ending::begin_again(
                 "the node is drained, has left the shard to another one, or has taken over definitions: it has given the shard up, and stands by",
             );
         }
