@@ -3,6 +3,7 @@
 //! Where there is no `nats-server` (`HEADWATER_NATS_SERVER`, the path, or `.ci/run`'s Python environment), a test says so and ends.
 //! `HEADWATER_CLUSTER_ROUNDS` says how often servers are struck.
 
+mod formats;
 mod member;
 #[path = "../../../../tests/nats_servers.rs"]
 mod servers;
