@@ -116,24 +116,27 @@ impl Announcement {
     /// Reads the key's value; `None`: it is no announcement, which is as if there were none.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let text = core::str::from_utf8(bytes).ok()?;
-        let find = |name: &str| {
-            text.lines().find_map(|line| line.split_once(' ').filter(|it| it.0 == name))
-        };
-        let range = |name: &str| {
-            let (oldest, newest) = find(name)?.1.split_once(' ')?;
-            let (oldest, newest) = (oldest.parse().ok()?, newest.parse().ok()?);
-            (oldest <= newest).then_some(FormatRange { oldest, newest })
-        };
-        Some(Self {
-            program: find("program")?.1.to_owned(),
-            incarnation: find("life")?.1.parse().ok()?,
-            formats: Formats {
-                records: range("records")?,
-                links: range("links")?,
-                snapshots: range("snapshots")?,
-            },
-        })
+        let (mut program, mut incarnation) = (None, None);
+        let mut ranges = [None; 3];
+        for line in core::str::from_utf8(bytes).ok()?.lines() {
+            let Some((name, value)) = line.split_once(' ') else { continue };
+            match name {
+                "program" => program = Some(value),
+                "life" => incarnation = value.parse().ok(),
+                _ => {
+                    let at = Formats::UNANNOUNCED.named().iter().position(|it| it.0 == name);
+                    let (Some(at), Some((oldest, newest))) = (at, value.split_once(' ')) else {
+                        continue;
+                    };
+                    let range =
+                        FormatRange { oldest: oldest.parse().ok()?, newest: newest.parse().ok()? };
+                    ranges[at] = (range.oldest <= range.newest).then_some(range);
+                }
+            }
+        }
+        let [Some(records), Some(links), Some(snapshots)] = ranges else { return None };
+        let formats = Formats { records, links, snapshots };
+        Some(Self { program: program?.to_owned(), incarnation: incarnation?, formats })
     }
 }
 

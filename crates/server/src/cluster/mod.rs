@@ -18,9 +18,7 @@ pub use create::ClusterCreated;
 pub use drain::{DrainOutcome, DrainWish};
 pub use restore::RestoredCluster;
 pub use snapshot::OrderedSnapshot;
-pub use status::{
-    ClusterStatus, FormatStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus, SnapshotStatus,
-};
+pub use status::{ClusterStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus, SnapshotStatus};
 
 use crate::replicated::{SETTINGS_KEY, SHARDS_KEY, jetstream_settings, read_settings};
 use headwater_config::Config;

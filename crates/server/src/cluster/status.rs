@@ -2,7 +2,7 @@
 
 use super::{BucketView, ClusterAdmin, ClusterError, GONE, Renewed, Watched};
 use headwater_jetstream::{AdminError, StreamSummary};
-use headwater_log::KnownProcess;
+use headwater_log::{FormatRange, Formats, KnownProcess};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -92,17 +92,8 @@ pub struct NodeStatus {
     pub owns: Vec<u32>,
     /// The version of its program, if that has announced what it reads.
     pub program: Option<String>,
-    /// The formats that its program reads, by what they are of.
-    pub formats: BTreeMap<&'static str, FormatStatus>,
-}
-
-/// The formats of something that a program reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct FormatStatus {
-    /// The oldest.
-    pub oldest: u16,
-    /// The newest.
-    pub newest: u16,
+    /// The formats that its program reads: `records 1-2, links 3, snapshots 1`.
+    pub formats: String,
 }
 
 impl ClusterAdmin {
@@ -137,10 +128,6 @@ impl ClusterAdmin {
         let known = watched.known();
         for process in &known {
             let (name, node) = (&process.owner.node, &process.owner);
-            let formats = process.formats().named().map(|(what, range)| {
-                let (oldest, newest) = (range.oldest, range.newest);
-                (what, FormatStatus { oldest, newest })
-            });
             let owns = status.shards.iter().filter(|shard| shard.owner.as_ref() == Some(name));
             status.nodes.push(NodeStatus {
                 node: name.clone(),
@@ -150,7 +137,7 @@ impl ClusterAdmin {
                 drained: watched.view.drained.contains(name),
                 owns: owns.map(|shard| shard.shard).collect(),
                 program: process.announcement().map(|it| it.program.clone()),
-                formats: formats.into(),
+                formats: shown(&process.formats()),
             });
         }
         for node in status.nodes.iter().filter(|node| node.drained && !node.owns.is_empty()) {
@@ -191,6 +178,15 @@ impl ClusterAdmin {
     }
 }
 
+/// What a program reads, in a few words.
+fn shown(formats: &Formats) -> String {
+    let each = formats.named().map(|(what, FormatRange { oldest, newest })| match newest {
+        newest if newest == oldest => format!("{what} {newest}"),
+        newest => format!("{what} {oldest}-{newest}"),
+    });
+    each.join(", ")
+}
+
 /// Which programs there are, where an upgrade has not come to its end: those of nodes that are heard differ, or a node reads other formats than another
 /// one, heard or not.
 fn programs(known: &[KnownProcess]) -> Option<String> {
@@ -201,15 +197,7 @@ fn programs(known: &[KnownProcess]) -> Option<String> {
         let told = process.announcement();
         let mut program = told.map_or(String::from("an earlier version"), |it| it.program.clone());
         if formats_differ {
-            let each = process.formats().named().map(|(what, range)| {
-                let (oldest, newest) = (range.oldest, range.newest);
-                if oldest == newest {
-                    format!("{what} {newest}")
-                } else {
-                    format!("{what} {oldest}-{newest}")
-                }
-            });
-            program = format!("{program} with {}", each.join(", "));
+            program = format!("{program} with {}", shown(&process.formats()));
         }
         let node = &process.owner.node;
         let away = if process.is_heard { "" } else { " (not heard)" };
@@ -323,7 +311,7 @@ impl LogStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_log::{Announcement, Epoch, FormatRange, Formats, Owner};
+    use headwater_log::{Announcement, Epoch, Owner};
 
     fn process(node: &str, is_heard: bool, told: Option<(&str, Formats)>) -> KnownProcess {
         let owner = Owner {
