@@ -31,7 +31,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What a backup begins with.
+/// What a backup begins with, but for the number of its format.
+pub(crate) const TITLE: &str = "Headwater backup of a shard, format ";
+/// The format that is written and read. Nodes of a cluster load backups as snapshots, and announce this: a newer one is to be written only where all of them read it.
+pub const BACKUP_FORMAT: u16 = 1;
+/// What a backup of that format begins with.
 pub(crate) const HEADER: &[u8] = b"Headwater backup of a shard, format 1\n";
 /// The seed of the checksum: part of the format.
 const SEED: u64 = 0x6261_636b_7570_0001;

@@ -59,7 +59,7 @@ use crate::shared::{Keys, Progress, Queue, Shared, lock};
 use crate::tables::Tables;
 use crate::turn::Turn;
 use crate::writer::{Writer, write_state};
-pub use backup::{BackupPiece, BackupReader};
+pub use backup::{BACKUP_FORMAT, BackupPiece, BackupReader};
 pub use files::{FORMAT_FILE, discard_copy};
 use fjall::compaction::Leveled;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The first byte of a turn in a log.
+/// The first byte of a turn in a log. A newer one is to be written only in records of a newer format, which nodes have announced that they read.
 const FORMAT: u8 = 1;
 
 /// A place in the log, and the checksum of the record that ends there.

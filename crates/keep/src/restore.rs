@@ -1,6 +1,6 @@
 //! A store out of a backup ([`crate::backup`]).
 
-use crate::backup::{HEADER, Part, check_end, check_entry, check_of_none};
+use crate::backup::{BACKUP_FORMAT, HEADER, Part, TITLE, check_end, check_entry, check_of_none};
 use crate::files::Folder;
 use crate::outside::LogMark;
 use crate::record::State;
@@ -162,10 +162,19 @@ pub fn check_backup(from: &mut dyn Read) -> Result<Restored, String> {
 fn read_header(from: &mut dyn Read) -> Result<(), String> {
     let mut header = [0; HEADER.len()];
     from.read_exact(&mut header).map_err(|why| cut_short(&why))?;
-    if header != HEADER {
-        return Err(String::from("it is no backup of a shard in a format that this version reads"));
+    if header == HEADER {
+        return Ok(());
     }
-    Ok(())
+    let Some(number) = header.strip_prefix(TITLE.as_bytes()) else {
+        return Err(String::from("it is no backup of a shard"));
+    };
+    // A number of more digits is cut, and is another one all the same.
+    let digits: String = number
+        .iter()
+        .map_while(|byte| char::from(*byte).to_digit(10))
+        .filter_map(|digit| char::from_digit(digit, 10))
+        .collect();
+    Err(format!("it has format {digits}, and this version reads format {BACKUP_FORMAT} alone"))
 }
 
 fn fill(folder: &Folder, from: &mut dyn Read, mark: Option<LogMark>) -> Result<Restored, String> {

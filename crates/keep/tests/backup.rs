@@ -35,6 +35,18 @@ fn restored(backup: &[u8]) -> Result<(tempfile::TempDir, Restored), String> {
     Ok((folder, restored))
 }
 
+#[test]
+fn a_backup_of_another_format_is_refused_with_its_number() {
+    for (number, told) in [("2\n", "format 2"), ("11", "format 11"), ("9\nand more", "format 9")] {
+        let backup =
+            format!("Headwater backup of a shard, format {number}and what there is behind it");
+        let why = restored(backup.as_bytes()).unwrap_err();
+        assert_eq!(why, format!("it has {told}, and this version reads format 1 alone"));
+    }
+    let why = restored(b"Another file that is at least as long as the first line").unwrap_err();
+    assert_eq!(why, "it is no backup of a shard");
+}
+
 fn keys(store: &Store, told: &Told) -> Keys {
     let loaded = load(store, &mut store.keeper(), told, &KeyRange::all()).unwrap();
     loaded.pairs.into_iter().map(|pair| (pair.key, (pair.value, pair.attributes))).collect()

@@ -182,3 +182,24 @@ fn a_copy_that_is_discarded_is_kept_until_another_one_is() {
     let (_store, _told) = open(place.path(), Feed::Follows);
     assert!(discard_copy(place.path()).unwrap_err().contains("another process"));
 }
+
+/// Programs that read the same format of a log's records understand each other, so the bytes of turns stay what they are. Where this fails, they have changed: make
+/// that another format of records (`headwater_log::RECORD_FORMATS`), and go on writing and reading the ones before.
+#[test]
+fn the_bytes_of_a_turn_stay_what_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let appended = Appended::default();
+    let (store, _told) = open(folder.path(), Feed::Log(Box::new(Queue(appended.clone()))));
+    let mut keeper = store.keeper();
+    let attributes = Attributes { flags: 7, ..Attributes::default() };
+    keeper.put(b"k|a", &mut [&b"value"[..]].into_iter(), attributes);
+    keeper.remove(b"k|b");
+    keeper.remove_range(&KeyRange::new(b"k|c", b"k|d"));
+    keeper.clear();
+    store.commit();
+    let turn = appended.lock().unwrap()[0].1.clone();
+    assert_eq!(
+        (turn.len(), headwater_base::hash::stable_hash(0, &turn)),
+        (91, 14_299_881_694_721_514_121)
+    );
+}

@@ -1,7 +1,7 @@
 //! An owner's appends: cut into messages, so many bytes under way, and acknowledged as a prefix (A1).
 
 use crate::reader::LogPosition;
-use crate::record::{Epoch, HEADER_BYTES, LogId, RecordHeader, RecordKind};
+use crate::record::{Epoch, HEADER_BYTES, LogId, RECORD_FORMATS, RecordHeader, RecordKind};
 use crate::seam::{AppendOutcome, LogRequest, MessageId, Monotonic, Sequence};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -69,6 +69,8 @@ pub struct Appender {
     log: LogId,
     epoch: Epoch,
     window: AppendWindow,
+    /// The format of what is appended.
+    format: u16,
     /// The next message's number, and the checksum that it follows.
     number: u64,
     before: u64,
@@ -82,13 +84,14 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Appends behind a claim, which is at `claim`.
+    /// Appends behind a claim, which is at `claim`, in the oldest format until another one is set.
     #[must_use]
     pub fn new(log: LogId, epoch: Epoch, claim: LogPosition, window: AppendWindow) -> Self {
         Self {
             log,
             epoch,
             window,
+            format: RECORD_FORMATS.oldest,
             number: 1,
             before: claim.checksum,
             acknowledged: claim,
@@ -124,6 +127,11 @@ impl Appender {
         self.sent_bytes + self.queued_bytes
     }
 
+    /// What is appended from now on has this format.
+    pub fn set_format(&mut self, format: u16) {
+        self.format = format;
+    }
+
     /// Appends a turn's data.
     pub fn append(&mut self, schema: u64, payload: &[u8]) -> Turn {
         let most = self.window.message_bytes_max.saturating_sub(HEADER_BYTES).max(1);
@@ -133,6 +141,7 @@ impl Appender {
             rest = behind;
             let ends = rest.is_empty();
             let header = RecordHeader {
+                format: self.format,
                 kind: if ends { RecordKind::Last } else { RecordKind::Part },
                 epoch: self.epoch,
                 number: self.number,

@@ -4,7 +4,8 @@
 //! value     magic:4 format:2 state:2 checksum:8 | fields
 //! ```
 //!
-//! Numbers are little-endian.
+//! Numbers are little-endian. Bytes behind the fields that a program knows are passed over: a later one may append fields without another format. One
+//! that rewrites a value leaves out what it does not know.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -91,8 +92,7 @@ impl ValueKind {
         if head[8..] != self.checksum(bytes).to_le_bytes() || (!self.has_state && state != [0, 0]) {
             return None;
         }
-        let value = read(state, &mut fields)?;
-        fields.is_empty().then_some(value)
+        read(state, &mut fields)
     }
 
     fn checksum(&self, bytes: &[u8]) -> u64 {

@@ -29,6 +29,7 @@
 //! - W4. A write is refused before it is executed while the servers do not answer ([`Replica::is_silent`]); reads go on until the lease is over.
 //! - D1, D2. A node that is drained takes no lease, nor does one that does not know yet; an owner that is drained completes what is under way and gives
 //!   its lease up ([`DrainLook`]).
+//! - F1 to F3. Newer formats are written when all known processes have announced that they read them ([`Announcement`]).
 //! - S1, S2. A free shard is for the node that owns the least, and one that owns two more than another gives one up ([`Balance`]).
 //!
 //! # Cost
@@ -41,6 +42,7 @@ mod appender;
 mod balance;
 mod drain;
 mod fields;
+mod formats;
 mod heartbeat;
 mod order;
 mod owner;
@@ -56,12 +58,17 @@ pub use appender::{AppendWindow, Appender, Progress, Turn};
 pub use balance::{Balance, BalanceWish, ClusterSeen, DEFER_MILLIS, SETTLE_MILLIS, ShardHolder};
 pub use drain::{DrainLook, DrainedNodes};
 pub use fields::BadValue;
+pub use formats::{
+    Announcement, FormatRange, Formats, KnownProcess, format_to_write, newest_for_all, why_apart,
+};
 pub use heartbeat::{Heartbeat, HeartbeatError};
 pub use order::SnapshotOrder;
 pub use owner::{Owner, node_of};
 pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
 pub use reader::{FolderFate, LogEntry, LogPosition, LogReader, StopReason};
-pub use record::{BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RecordHeader, RecordKind};
+pub use record::{
+    BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RECORD_FORMATS, RecordHeader, RecordKind,
+};
 pub use replica::{Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop};
 pub use seam::{
     AppendOutcome, Bucket, BucketAnswer, BucketRequest, Log, LogAnswer, LogBatch, LogRequest,

@@ -4,7 +4,7 @@
 //! owner    magic:4 format:2 state:1 zero:1 checksum:8 | epoch:8 incarnation:8 node:2+ address:2+ [shard:2]
 //! ```
 //!
-//! The shard is left out where it is the first one.
+//! The shard is left out where it is the first one and nothing follows.
 
 use crate::fields::{BadValue, ValueKind, number, take, text, write_text};
 use crate::record::Epoch;

@@ -1,6 +1,9 @@
 //! Which messages of a log are data: what everybody who reads it agrees on.
 
-use crate::record::{BadRecord, Epoch, LogId, LogMessage, RecordHeader, RecordKind};
+use crate::formats::FormatRange;
+use crate::record::{
+    BadRecord, Epoch, LogId, LogMessage, RECORD_FORMATS, RecordHeader, RecordKind,
+};
 use crate::seam::Sequence;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -217,6 +220,9 @@ impl fmt::Display for StopReason {
 pub struct LogReader {
     stream: String,
     log: LogId,
+    /// The formats that are read, and the newest that was; 0: none.
+    reads: FormatRange,
+    newest: u16,
     /// The record that reading begins with, until it was read again.
     begins_with: Option<LogPosition>,
     /// The last message that was read.
@@ -239,6 +245,8 @@ impl LogReader {
         Self {
             stream: stream.into(),
             log: LogId::of(stream),
+            reads: RECORD_FORMATS,
+            newest: 0,
             begins_with,
             at: begins_with.map_or(Sequence(0), |from| Sequence(from.sequence.0 - 1)),
             whole: from,
@@ -247,6 +255,18 @@ impl LogReader {
             next: None,
             parts: Vec::new(),
         }
+    }
+
+    /// The same, where a program reads these formats.
+    #[must_use]
+    pub fn with_formats(self, reads: FormatRange) -> Self {
+        Self { reads, ..self }
+    }
+
+    /// The newest format that a message had; 0: none was read.
+    #[must_use]
+    pub fn newest_format(&self) -> u16 {
+        self.newest
     }
 
     /// The next message to read.
@@ -330,8 +350,9 @@ impl LogReader {
             let (stream, sequence, found) = (stream(), self.at.next(), sequence);
             return Err(StopReason::Hole { stream, sequence, found });
         }
-        let message = LogMessage::decode(self.log, bytes);
+        let message = LogMessage::decode(self.log, self.reads, bytes);
         let message = message.map_err(|bad| StopReason::Bad { stream: stream(), sequence, bad })?;
+        self.newest = self.newest.max(message.header.format);
         if let Some(from) = self.begins_with {
             return self.confirm(from, &message).map(|()| None);
         }

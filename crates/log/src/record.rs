@@ -9,6 +9,7 @@
 //! is the checksum of the message that it follows, 0 in the first of a log. What begins with another format is not looked at
 //! further: a later one may have everything elsewhere but magic and format.
 
+use crate::formats::FormatRange;
 use alloc::vec::Vec;
 use core::fmt;
 use headwater_base::hash::stable_hash;
@@ -17,8 +18,9 @@ use headwater_base::hash::stable_hash;
 pub const HEADER_BYTES: usize = 16 + 5 * 8 + 4;
 /// What each message begins with.
 const MAGIC: [u8; 4] = *b"HWLR";
-/// The one format that is written and read.
-const FORMAT: u16 = 1;
+/// The formats that this program reads; the newest is written where all others read it ([`format_to_write`](crate::format_to_write)). What a record's payload is made of belongs to
+/// its format: payloads that programs before could not read need a newer one.
+pub const RECORD_FORMATS: FormatRange = FormatRange::one(1);
 /// The seeds of checksums and of names: part of the format.
 const CHECKSUM_SEED: u64 = 0x6c6f_6720_7265_6331;
 const NAME_SEED: u64 = 0x6c6f_6720_6e61_6d65;
@@ -53,6 +55,8 @@ pub enum RecordKind {
 /// What a message says besides its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
+    /// Its format.
+    pub format: u16,
     /// What it is.
     pub kind: RecordKind,
     /// Its owner's epoch.
@@ -81,8 +85,13 @@ pub struct LogMessage<'a> {
 pub enum BadRecord {
     /// They do not begin as a message does.
     Unknown,
-    /// Their format is not one that this version reads.
-    Format(u16),
+    /// Their format is not one that is read.
+    Format {
+        /// Their format.
+        format: u16,
+        /// Those that are read.
+        reads: FormatRange,
+    },
     /// They have another length than they say.
     Length,
     /// Their checksum is wrong.
@@ -95,10 +104,9 @@ impl fmt::Display for BadRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("it is no record of Headwater"),
-            Self::Format(format) => write!(
-                f,
-                "it has format {format}, and this version of Headwater reads format {FORMAT} alone"
-            ),
+            Self::Format { format, reads } => {
+                write!(f, "it has format {format}, and this version of Headwater reads {reads}")
+            }
             Self::Length => f.write_str("it is cut off, or too long"),
             Self::Checksum => f.write_str("its checksum is wrong"),
             Self::Foreign => f.write_str("it was written for another stream"),
@@ -121,7 +129,7 @@ impl RecordHeader {
             RecordKind::Part => 2,
         };
         bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&self.format.to_le_bytes());
         bytes.extend_from_slice(&[kind, 0]);
         bytes.extend_from_slice(&[0; 8]);
         for number in [log.0, self.epoch.0, self.number, self.before, self.schema] {
@@ -146,17 +154,17 @@ fn checksum_of(bytes: &[u8]) -> u64 {
 }
 
 impl<'a> LogMessage<'a> {
-    /// Reads a message of `log`.
+    /// Reads a message of `log` in one of these formats.
     ///
     /// # Errors
     /// The bytes are no such message.
-    pub fn decode(log: LogId, bytes: &'a [u8]) -> Result<Self, BadRecord> {
+    pub fn decode(log: LogId, reads: FormatRange, bytes: &'a [u8]) -> Result<Self, BadRecord> {
         if bytes.len() < 6 || bytes[..4] != MAGIC {
             return Err(BadRecord::Unknown);
         }
         let format = u16::from_le_bytes([bytes[4], bytes[5]]);
-        if format != FORMAT {
-            return Err(BadRecord::Format(format));
+        if !reads.contains(format) {
+            return Err(BadRecord::Format { format, reads });
         }
         if bytes.len() < HEADER_BYTES {
             return Err(BadRecord::Length);
@@ -180,6 +188,7 @@ impl<'a> LogMessage<'a> {
             return Err(BadRecord::Foreign);
         }
         let header = RecordHeader {
+            format,
             kind,
             epoch: Epoch(number(header, 24)),
             number: number(header, 32),

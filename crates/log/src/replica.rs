@@ -6,6 +6,7 @@
 
 use crate::appender::{AppendWindow, Appender, Progress, Turn};
 use crate::fields::BadValue;
+use crate::formats::{FormatRange, format_to_write};
 use crate::owner::Owner;
 use crate::ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
 use crate::reader::{LogEntry, LogPosition, LogReader, StopReason};
@@ -42,6 +43,8 @@ pub struct ReplicaConfig {
     pub follow_millis: u64,
     /// The state that it begins with says to be of an earlier stream of this name.
     pub made_anew: bool,
+    /// The formats of records that it reads.
+    pub records: FormatRange,
 }
 
 /// What a replica is told.
@@ -160,6 +163,13 @@ pub struct Replica {
     end: Option<(Monotonic, Sequence)>,
     /// What has become of the appends of its last epoch.
     silence: Silence,
+    /// The newest format of records that all known processes read; `None`: that is not known.
+    for_all: Option<u16>,
+    /// The newest format that the log is known to have; 0: none. Whoever does not read it has stopped there, so nodes that come later with an older
+    /// program change nothing.
+    in_log: u16,
+    /// The first turn of a newer one, which is not acknowledged.
+    raised: Option<(Turn, u16)>,
 }
 
 impl Replica {
@@ -174,7 +184,7 @@ impl Replica {
             log: LogId::of(&config.stream),
             ownership,
             contest,
-            reader: LogReader::new(&config.stream, from),
+            reader: LogReader::new(&config.stream, from).with_formats(config.records),
             role: Role::Follows,
             tag,
             read: None,
@@ -182,6 +192,9 @@ impl Replica {
             at_end: None,
             end: None,
             silence: Silence::default(),
+            for_all: None,
+            in_log: 0,
+            raised: None,
             config,
         }
     }
@@ -281,6 +294,17 @@ impl Replica {
         }
     }
 
+    /// All processes that are known read formats of records up to this one ([`newest_for_all`](crate::newest_for_all)); `None`: that is not known.
+    pub fn set_newest_for_all(&mut self, format: Option<u16>) {
+        self.for_all = format;
+    }
+
+    /// F1: the format of records that are written now.
+    #[must_use]
+    pub fn writes(&self) -> u16 {
+        format_to_write(self.config.records, self.for_all, self.in_log)
+    }
+
     /// Appends the data of a turn that was executed; `None`: it does not serve.
     pub fn append(
         &mut self,
@@ -289,8 +313,13 @@ impl Replica {
         now: Monotonic,
         effects: &mut Vec<ReplicaEffect>,
     ) -> Option<Turn> {
+        let format = self.writes();
         let Role::Serves { appender, .. } = &mut self.role else { return None };
+        appender.set_format(format);
         let turn = appender.append(schema, payload);
+        if self.raised.is_none() && format > self.in_log {
+            self.raised = Some((turn, format));
+        }
         pump(appender, &mut self.silence, now, effects);
         Some(turn)
     }
@@ -427,7 +456,9 @@ impl Replica {
     fn stop(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
         if let Role::Serves { acknowledged, .. } = &self.role {
             let position = *acknowledged;
-            self.reader = LogReader::new(&self.config.stream, position);
+            self.raised = None;
+            let reader = LogReader::new(&self.config.stream, position);
+            self.reader = reader.with_formats(self.config.records);
             effects.push(ReplicaEffect::Stop(position));
             self.role = Role::Follows;
             self.read = None;
@@ -469,6 +500,10 @@ impl Replica {
                     Progress::Nothing => {}
                     Progress::Acknowledged { turn, position } => {
                         *acknowledged = position;
+                        if let Some((_, format)) = self.raised.take_if(|(first, _)| *first <= turn)
+                        {
+                            self.in_log = format;
+                        }
                         effects.push(ReplicaEffect::Acknowledged { turn, position });
                     }
                     Progress::Void => self.claim_again(now, effects),
@@ -536,6 +571,7 @@ impl Replica {
             }
         }
         self.config.made_anew &= !self.has_confirmed();
+        self.in_log = self.in_log.max(self.reader.newest_format());
         self.end = Some((now, batch.last));
         let at_end = self.reader.at() >= batch.last || self.reader.unconfirmed().is_some();
         if at_end {
@@ -566,7 +602,8 @@ impl Replica {
         let before = self.reader.last_checksum();
         // That it is accepted before a record that must be there proves that it is lost: all who read the claim are told.
         let number = self.reader.unconfirmed().map_or(0, |missing| missing.sequence.0);
-        let header = RecordHeader { kind: RecordKind::Claim, epoch, number, before, schema: 0 };
+        let (format, kind) = (self.writes(), RecordKind::Claim);
+        let header = RecordHeader { format, kind, epoch, number, before, schema: 0 };
         let (bytes, checksum) = header.encode(self.log, &self.config.node.encode());
         let expected = match self.reader.unconfirmed() {
             Some(missing) => last.min(Sequence(missing.sequence.0 - 1)),

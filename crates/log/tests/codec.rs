@@ -1,8 +1,9 @@
 //! Messages and owners as bytes: what was written is read again, and anything else is refused, whatever it is.
 
 use headwater_log::{
-    BadRecord, BadValue, DrainedNodes, Epoch, HEADER_BYTES, LogId, LogMessage, LogPosition, Owner,
-    RecordHeader, RecordKind, Revision, Sequence, SnapshotMark, SnapshotOrder,
+    BadRecord, BadValue, DrainedNodes, Epoch, FormatRange, HEADER_BYTES, LogId, LogMessage,
+    LogPosition, Owner, RECORD_FORMATS, RecordHeader, RecordKind, Revision, Sequence, SnapshotMark,
+    SnapshotOrder,
 };
 
 /// Draws numbers from a seed.
@@ -35,7 +36,8 @@ fn seeds() -> std::ops::Range<u64> {
 fn drawn(draws: &mut Draws) -> (RecordHeader, Vec<u8>) {
     let kind = [RecordKind::Claim, RecordKind::Last, RecordKind::Part][draws.below(3)];
     let (epoch, number) = (Epoch(draws.bits()), draws.bits());
-    let header = RecordHeader { kind, epoch, number, before: draws.bits(), schema: draws.bits() };
+    let (format, before) = (RECORD_FORMATS.newest, draws.bits());
+    let header = RecordHeader { format, kind, epoch, number, before, schema: draws.bits() };
     let payload = (0..draws.below(80)).map(|_| draws.bits() as u8).collect();
     (header, payload)
 }
@@ -51,9 +53,13 @@ fn records_are_read_as_they_were_written() {
         let (bytes, checksum) = header.encode(log, &payload);
         assert_eq!(bytes.len(), HEADER_BYTES + payload.len());
         let message = LogMessage { header, checksum, payload: &payload };
-        assert_eq!(LogMessage::decode(log, &bytes), Ok(message), "seed {seed}");
+        assert_eq!(LogMessage::decode(log, RECORD_FORMATS, &bytes), Ok(message), "seed {seed}");
         let other = LogId::of("HW_test_1");
-        assert_eq!(LogMessage::decode(other, &bytes), Err(BadRecord::Foreign), "seed {seed}");
+        assert_eq!(
+            LogMessage::decode(other, RECORD_FORMATS, &bytes),
+            Err(BadRecord::Foreign),
+            "seed {seed}"
+        );
     }
 }
 
@@ -80,11 +86,11 @@ fn damaged_records_are_refused() {
             }
         }
         if damaged != bytes {
-            let read = LogMessage::decode(log, &damaged);
+            let read = LogMessage::decode(log, RECORD_FORMATS, &damaged);
             assert!(read.is_err(), "seed {seed}: {read:?}");
         }
         let any: Vec<u8> = (0..draws.below(100)).map(|_| draws.bits() as u8).collect();
-        assert!(LogMessage::decode(log, &any).is_err(), "seed {seed}");
+        assert!(LogMessage::decode(log, RECORD_FORMATS, &any).is_err(), "seed {seed}");
     }
 }
 
@@ -93,10 +99,11 @@ fn another_format_is_named() {
     let (header, payload) = drawn(&mut Draws(1));
     let (mut bytes, _) = header.encode(LogId::of(STREAM), &payload);
     bytes[4] = 2;
-    let bad = LogMessage::decode(LogId::of(STREAM), &bytes).unwrap_err();
-    assert_eq!(bad, BadRecord::Format(2));
-    assert!(bad.to_string().contains("format 2"), "{bad}");
-    let bad = LogMessage::decode(LogId::of(STREAM), b"other words").unwrap_err();
+    let bad = LogMessage::decode(LogId::of(STREAM), RECORD_FORMATS, &bytes).unwrap_err();
+    assert_eq!(bad, BadRecord::Format { format: 2, reads: FormatRange::one(1) });
+    let told = "it has format 2, and this version of Headwater reads format 1 alone";
+    assert_eq!(bad.to_string(), told);
+    let bad = LogMessage::decode(LogId::of(STREAM), RECORD_FORMATS, b"other words").unwrap_err();
     assert_eq!(bad, BadRecord::Unknown);
 }
 

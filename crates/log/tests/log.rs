@@ -19,7 +19,7 @@ struct Writer {
 impl Writer {
     fn write(&mut self, kind: RecordKind, payload: &[u8]) -> Vec<u8> {
         let (epoch, number, before) = (Epoch(self.epoch), self.number, self.before);
-        let header = RecordHeader { kind, epoch, number, before, schema: 7 };
+        let header = RecordHeader { format: 1, kind, epoch, number, before, schema: 7 };
         let (bytes, checksum) = header.encode(LogId::of(STREAM), payload);
         (self.number, self.before) = (number + 1, checksum);
         bytes
@@ -163,8 +163,14 @@ fn a_folder_is_discarded_only_where_the_log_has_another_record_in_its_place() {
     *damaged.last_mut().unwrap() ^= 1;
     let mut newer = first.clone();
     newer[4] ^= 0x40;
-    let header =
-        RecordHeader { kind: RecordKind::Last, epoch: Epoch(1), number: 1, before: 0, schema: 0 };
+    let header = RecordHeader {
+        format: 1,
+        kind: RecordKind::Last,
+        epoch: Epoch(1),
+        number: 1,
+        before: 0,
+        schema: 0,
+    };
     let (foreign, _) = header.encode(LogId::of("HW_another_0"), b"a");
     for (bytes, says) in [(damaged, "checksum"), (newer, "format"), (foreign, "another")] {
         let (is_so, text) = fate(2, &bytes);
@@ -185,7 +191,8 @@ fn who_has_found_that_an_acknowledged_record_is_lost_tells_all_readers() {
     let at_end = position(2, owner.before);
     // Message 4 was acknowledged, and the log ended with 2 when this claim was accepted.
     let (epoch, before) = (Epoch(2), 77);
-    let header = RecordHeader { kind: RecordKind::Claim, epoch, number: 4, before, schema: 0 };
+    let header =
+        RecordHeader { format: 1, kind: RecordKind::Claim, epoch, number: 4, before, schema: 0 };
     let (found, _) = header.encode(LogId::of(STREAM), b"b");
     let stream = || String::from(STREAM);
     let lost = StopReason::Missing { stream: stream(), sequence: Sequence(4), found: Sequence(3) };

@@ -4,8 +4,8 @@ use headwater_log::{
     AppendOutcome, AppendWindow, BadValue, BucketAnswer, BucketRequest, Contest, DrainLook,
     DrainedNodes, Epoch, FolderFate, Heartbeat, HeartbeatError, LeaseTimes, LogAnswer, LogBatch,
     LogPosition, LogReader, LogRequest, Monotonic, Owner, Ownership, OwnershipEvent, PutOutcome,
-    RecordHeader, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop,
-    Revision, Sequence,
+    RECORD_FORMATS, RecordHeader, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput,
+    ReplicaStop, Revision, Sequence,
 };
 
 const STREAM: &str = "HW_test_0";
@@ -208,6 +208,7 @@ impl Told {
             window: AppendWindow::default(),
             follow_millis: 100,
             made_anew,
+            records: RECORD_FORMATS,
         };
         Self {
             replica: Replica::new(config, position, 0),
@@ -271,8 +272,14 @@ impl Told {
 
 #[test]
 fn a_log_is_claimed_behind_all_that_was_read() {
-    let header =
-        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let header = RecordHeader {
+        format: 1,
+        kind: RecordKind::Claim,
+        epoch: Epoch(7),
+        number: 0,
+        before: 0,
+        schema: 0,
+    };
     let (bytes, _) = header.encode(headwater_log::LogId::of(STREAM), b"a");
     let mut told = Told::new(LogPosition::default());
     let claim = told.claims(&[(Sequence(1), bytes)], 1);
@@ -287,8 +294,14 @@ fn a_log_is_claimed_behind_all_that_was_read() {
 
 #[test]
 fn a_log_is_followed_by_who_was_at_its_end_just_now() {
-    let header =
-        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let header = RecordHeader {
+        format: 1,
+        kind: RecordKind::Claim,
+        epoch: Epoch(7),
+        number: 0,
+        before: 0,
+        schema: 0,
+    };
     let (claim, before) = header.encode(headwater_log::LogId::of(STREAM), b"a");
     let node = node("b", 0);
     let config = ReplicaConfig {
@@ -299,6 +312,7 @@ fn a_log_is_followed_by_who_was_at_its_end_just_now() {
         window: AppendWindow::default(),
         follow_millis: 50,
         made_anew: false,
+        records: RECORD_FORMATS,
     };
     let mut replica = Replica::new(config, LogPosition::default(), 0);
     let mut effects = Vec::new();
@@ -564,8 +578,14 @@ fn an_owner_that_has_lost_its_connection_knows_it_at_once_until_it_has_renewed_i
 
 #[test]
 fn a_node_whose_folder_is_of_an_earlier_stream_owns_nothing_until_its_record_was_found() {
-    let header =
-        RecordHeader { kind: RecordKind::Claim, epoch: Epoch(7), number: 0, before: 0, schema: 0 };
+    let header = RecordHeader {
+        format: RECORD_FORMATS.oldest,
+        kind: RecordKind::Claim,
+        epoch: Epoch(7),
+        number: 0,
+        before: 0,
+        schema: 0,
+    };
     let log = headwater_log::LogId::of(STREAM);
     let ((found, checksum), (other, _)) = (header.encode(log, b"a"), header.encode(log, b"b"));
     let position = LogPosition { sequence: Sequence(5), checksum };

@@ -49,7 +49,7 @@ pub(crate) fn name(at: usize) -> String {
 }
 
 /// What the status says of a node.
-fn node_of(status: &Value, at: usize) -> Value {
+pub(crate) fn node_of(status: &Value, at: usize) -> Value {
     let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
     nodes.into_iter().find(|node| node["node"] == *name(at)).unwrap_or_default()
 }

@@ -10,7 +10,13 @@ use std::thread::sleep;
 use std::time::Instant;
 
 /// What a node writes to standard error that ends by itself, as it must.
-fn refused(nats: &Servers, urls: &str, name: &str, more: &[&str], folder: &Path) -> String {
+pub(crate) fn refused(
+    nats: &Servers,
+    urls: &str,
+    name: &str,
+    more: &[&str],
+    folder: &Path,
+) -> String {
     let [port] = free_ports(1)[..] else { panic!("one port") };
     let log = folder.join("refused.log");
     let mut command = program();

@@ -18,6 +18,7 @@ mod cluster_commands;
 mod cluster_cut;
 mod cluster_demo;
 mod cluster_folders;
+mod cluster_formats;
 mod cluster_nodes;
 mod cluster_planned;
 mod cluster_quorum;

@@ -3,6 +3,7 @@
 //! Where there is no `nats-server` (`HEADWATER_NATS_SERVER`, the path, or `.ci/run`'s Python environment), a test says so and ends.
 //! `HEADWATER_CLUSTER_ROUNDS` says how often servers are struck.
 
+mod formats;
 mod member;
 #[path = "../../../../tests/nats_servers.rs"]
 mod servers;
@@ -191,7 +192,8 @@ struct Pipeline {
 impl Pipeline {
     fn next(&mut self, kind: RecordKind, expected: u64, payload: &[u8]) -> LogRequest {
         let (epoch, before) = (Epoch(self.epoch), self.before);
-        let header = RecordHeader { kind, epoch, number: self.number, before, schema: 0 };
+        let header =
+            RecordHeader { format: 1, kind, epoch, number: self.number, before, schema: 0 };
         let (bytes, checksum) = header.encode(LogId::of(&self.stream), payload);
         let id = MessageId { epoch, number: self.number };
         (self.before, self.number) = (checksum, self.number + 1);

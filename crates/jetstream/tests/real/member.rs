@@ -1,9 +1,10 @@
 //! A node that keeps one list, on a thread, with real servers behind its machines.
 
-use headwater_jetstream::{JetStream, JetStreamSettings, Wake, monotonic};
+use headwater_jetstream::{JetStream, JetStreamSettings, NodesSeen, Wake, monotonic};
 use headwater_log::{
-    AppendWindow, Bucket, Epoch, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, Owner, Replica,
-    ReplicaConfig, ReplicaEffect, ReplicaInput, Turn,
+    Announcement, AppendWindow, Bucket, BucketRequest, Epoch, FormatRange, Formats, Heartbeat,
+    LeaseTimes, Log, LogEntry, LogPosition, Owner, RECORD_FORMATS, Replica, ReplicaConfig,
+    ReplicaEffect, ReplicaInput, Revision, Turn, newest_for_all,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// The tag of a request that nobody else makes.
+const ANNOUNCES: u64 = 1 << 50;
 
 /// What a node is told.
 enum Told {
@@ -45,13 +49,23 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) fn start(name: &str, settings: JetStreamSettings, wants: bool) -> Self {
+        Self::start_as(name, settings, wants, (RECORD_FORMATS, None))
+    }
+
+    /// One whose program reads these formats of records, and announces what it reads, if it does.
+    pub(crate) fn start_as(
+        name: &str,
+        settings: JetStreamSettings,
+        wants: bool,
+        program: (FormatRange, Option<Formats>),
+    ) -> Self {
         let (told, tells) = channel();
         let (done, ends) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let (own_done, own_ends, waker) = (Arc::clone(&done), Arc::clone(&ends), told.clone());
         let name = name.to_owned();
         let waker = Mutex::new(waker);
         let wake: Wake = Arc::new(move || drop(waker.lock().unwrap().send(Told::Wake)));
-        let running = Running::new(&name, settings, &wake, own_done, wants);
+        let running = Running::new(&name, settings, &wake, (own_done, wants), program);
         let paused = Arc::new(AtomicBool::new(false));
         let own_paused = Arc::clone(&paused);
         let thread = std::thread::spawn(move || running.run(&tells, &own_ends, &own_paused));
@@ -82,6 +96,7 @@ impl Drop for Member {
 
 struct Running {
     nats: JetStream,
+    nodes: NodesSeen,
     log: headwater_jetstream::JetStreamLog,
     bucket: headwater_jetstream::JetStreamBucket,
     heartbeat: Heartbeat,
@@ -96,12 +111,13 @@ impl Running {
         name: &str,
         settings: JetStreamSettings,
         wake: &Wake,
-        done: Arc<Mutex<Done>>,
-        wants: bool,
+        (done, wants): (Arc<Mutex<Done>>, bool),
+        (records, announces): (FormatRange, Option<Formats>),
     ) -> Self {
         let stream = settings.stream(0);
         let nats = JetStream::connect(settings).unwrap();
-        let (log, bucket) = (nats.log(0, Arc::clone(wake)).unwrap(), nats.bucket(Arc::clone(wake)));
+        let (log, mut bucket) =
+            (nats.log(0, Arc::clone(wake)).unwrap(), nats.bucket(Arc::clone(wake)));
         let node = Owner {
             node: name.into(),
             address: format!("{name}:7379"),
@@ -121,10 +137,21 @@ impl Running {
             window,
             follow_millis: 100,
             made_anew: false,
+            records,
         };
+        if let Some(formats) = announces {
+            let (tag, key, revision) =
+                (ANNOUNCES, format!("{}{name}", Announcement::KEYS), Revision(0));
+            let program = String::from("a later one");
+            let announcement = Announcement { program, incarnation: node.incarnation, formats };
+            let value = announcement.encode().into_bytes();
+            bucket.send(BucketRequest::Put { tag, key, revision, value });
+        }
+        let nodes = nats.nodes();
         let heartbeat = Heartbeat::new(node, times, 0);
         let replica = Replica::new(config, LogPosition::default(), 1 << 40);
-        Self { nats, log, bucket, heartbeat, replica, wants, waiting: VecDeque::new(), done }
+        let waiting = VecDeque::new();
+        Self { nats, nodes, log, bucket, heartbeat, replica, wants, waiting, done }
     }
 
     fn run(mut self, tells: &Receiver<Told>, ends: &AtomicBool, paused: &AtomicBool) {
@@ -151,6 +178,8 @@ impl Running {
                 self.heartbeat.answered(&answer, now).unwrap();
                 self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
             }
+            let known = self.nodes.known();
+            self.replica.set_newest_for_all(newest_for_all(&known, |formats| formats.records));
             self.heartbeat.tick(now).into_iter().for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
             let tick = ReplicaInput::Tick { wants: self.wants, defer_millis: 0, writable_since };

@@ -2,7 +2,7 @@
 
 use super::{ClusterAdmin, ClusterError, LOOK, Watched, is_of};
 use crate::replicated::{SETTINGS_KEY, owner_key};
-use headwater_log::{DrainedNodes, Owner, Revision};
+use headwater_log::{Announcement, DrainedNodes, Owner, Revision};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -167,11 +167,13 @@ impl ClusterAdmin {
         }
         for (revision, life) in gone {
             let process = &life.node;
-            // First, so that those of a node that begins meanwhile stay.
-            let settings = format!("{SETTINGS_KEY}{process}");
-            let (written, _) = self.read_key(&settings)?;
-            if written != Revision(0) {
-                self.nats.remove(&settings, written)?;
+            // What it has told first, so that what a node tells that begins meanwhile stays.
+            for keys in [SETTINGS_KEY, Announcement::KEYS] {
+                let told = format!("{keys}{process}");
+                let (written, _) = self.read_key(&told)?;
+                if written != Revision(0) {
+                    self.nats.remove(&told, written)?;
+                }
             }
             let key = format!("node.{process}");
             self.nats.remove(&key, revision)?;

@@ -23,7 +23,9 @@ pub use status::{ClusterStatus, LogStatus, NodeStatus, ServerStatus, ShardStatus
 use crate::replicated::{SETTINGS_KEY, SHARDS_KEY, jetstream_settings, read_settings};
 use headwater_config::Config;
 use headwater_jetstream::{AdminError, BucketEntry, JetStreamAdmin};
-use headwater_log::{DrainedNodes, Owner, PutOutcome, Revision, SnapshotMark, node_of};
+use headwater_log::{
+    Announcement, DrainedNodes, KnownProcess, Owner, PutOutcome, Revision, SnapshotMark, node_of,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -84,6 +86,8 @@ struct BucketView {
     count: Option<u32>,
     /// The settings of nodes that are to be the same at all of them.
     settings: BTreeMap<String, BTreeMap<String, String>>,
+    /// What processes have announced.
+    announced: BTreeMap<String, Announcement>,
     /// Keys that cannot be read: a sentence for each.
     unreadable: Vec<String>,
 }
@@ -110,6 +114,8 @@ impl BucketView {
         } else if let Some(shard) = shard_of(key, "snapshot.") {
             let mark = SnapshotMark::decode(value).map_err(|bad| bad.to_string())?;
             self.snapshots.insert(shard, mark);
+        } else if let Some(node) = key.strip_prefix(Announcement::KEYS) {
+            self.announced.extend(Announcement::decode(value).map(|it| (node.to_owned(), it)));
         } else if let Some(node) = key.strip_prefix(SETTINGS_KEY) {
             self.settings.insert(node.to_owned(), read_settings(value));
         } else if key == SHARDS_KEY {
@@ -173,6 +179,16 @@ struct Watched {
 impl Watched {
     fn hears(&self, node: &str) -> bool {
         self.renewed.contains(&Renewed::Node(node.to_owned()))
+    }
+
+    /// All processes that are known, with what they have announced.
+    fn known(&self) -> Vec<KnownProcess> {
+        let process = |(name, (_, owner)): (&String, &(Revision, Owner))| KnownProcess {
+            owner: Owner { node: name.clone(), ..owner.clone() },
+            announced: self.view.announced.get(name).cloned(),
+            is_heard: self.hears(name),
+        };
+        self.view.nodes.iter().map(process).collect()
     }
 
     /// The nodes for a shard that are heard.

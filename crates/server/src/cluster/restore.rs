@@ -15,8 +15,8 @@ use headwater_jetstream::{ANSWER_TIMEOUT, JetStream, JetStreamBucket, Wake};
 use headwater_keep::check_backup;
 use headwater_log::{
     AppendOutcome, Bucket, BucketAnswer, BucketRequest, Epoch, Log, LogAnswer, LogId, LogPosition,
-    LogRequest, MessageId, Owner, PutOutcome, RecordHeader, RecordKind, Revision, Sequence,
-    SnapshotMark,
+    LogRequest, MessageId, Owner, PutOutcome, RECORD_FORMATS, RecordHeader, RecordKind, Revision,
+    Sequence, SnapshotMark,
 };
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
@@ -220,8 +220,14 @@ impl Filling {
             released: false,
         };
         let owned = self.put(&owner_key(shard), Revision(0), own.encode())?;
-        let header =
-            RecordHeader { kind: RecordKind::Claim, epoch: EPOCH, number: 0, before: 0, schema: 0 };
+        let header = RecordHeader {
+            format: RECORD_FORMATS.oldest,
+            kind: RecordKind::Claim,
+            epoch: EPOCH,
+            number: 0,
+            before: 0,
+            schema: 0,
+        };
         let stream = admin.nats.settings().stream(shard);
         let (record, checksum) = header.encode(LogId::of(&stream), &own.encode());
         self.begin_log(admin, shard, record)?;

@@ -2,6 +2,7 @@
 
 use super::{BucketView, ClusterAdmin, ClusterError, GONE, Renewed, Watched};
 use headwater_jetstream::{AdminError, StreamSummary};
+use headwater_log::{FormatRange, Formats, KnownProcess};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -89,6 +90,10 @@ pub struct NodeStatus {
     pub drained: bool,
     /// The shards that it owns.
     pub owns: Vec<u32>,
+    /// The version of its program, if that has announced what it reads.
+    pub program: Option<String>,
+    /// The formats that its program reads: `records 1-2, links 3, snapshots 1`.
+    pub formats: String,
 }
 
 impl ClusterAdmin {
@@ -120,15 +125,19 @@ impl ClusterAdmin {
         for shard in watched.view.shards() {
             self.look_at_shard(shard, &watched, &mut status);
         }
-        for (name, (_, node)) in &watched.view.nodes {
+        let known = watched.known();
+        for process in &known {
+            let (name, node) = (&process.owner.node, &process.owner);
             let owns = status.shards.iter().filter(|shard| shard.owner.as_ref() == Some(name));
             status.nodes.push(NodeStatus {
                 node: name.clone(),
                 address: node.address.clone(),
                 shard: node.shard.into(),
-                heard: watched.hears(name),
+                heard: process.is_heard,
                 drained: watched.view.drained.contains(name),
                 owns: owns.map(|shard| shard.shard).collect(),
+                program: process.announcement().map(|it| it.program.clone()),
+                formats: shown(&process.formats()),
             });
         }
         for node in status.nodes.iter().filter(|node| node.drained && !node.owns.is_empty()) {
@@ -137,6 +146,7 @@ impl ClusterAdmin {
                 .warnings
                 .push(format!("node '{name}' is drained, and owns shards {owns:?} still"));
         }
+        status.warnings.extend(programs(&known));
         status.warnings.extend(differing(&watched));
         status.problems.extend(watched.view.unreadable);
         Ok(status)
@@ -166,6 +176,45 @@ impl ClusterAdmin {
             }),
         });
     }
+}
+
+/// What a program reads, in a few words.
+fn shown(formats: &Formats) -> String {
+    let each = formats.named().map(|(what, FormatRange { oldest, newest })| match newest {
+        newest if newest == oldest => format!("{what} {newest}"),
+        newest => format!("{what} {oldest}-{newest}"),
+    });
+    each.join(", ")
+}
+
+/// Which programs there are, where an upgrade has not come to its end: those of nodes that are heard differ, or a node reads other formats than another
+/// one, heard or not.
+fn programs(known: &[KnownProcess]) -> Option<String> {
+    let formats = known.first()?.formats();
+    let formats_differ = known.iter().any(|process| process.formats() != formats);
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for process in known.iter().filter(|process| process.is_heard || formats_differ) {
+        let told = process.announcement();
+        let mut program = told.map_or(String::from("an earlier version"), |it| it.program.clone());
+        if formats_differ {
+            program = format!("{program} with {}", shown(&process.formats()));
+        }
+        let node = &process.owner.node;
+        let away = if process.is_heard { "" } else { " (not heard)" };
+        groups.entry(program).or_default().push(format!("{node}{away}"));
+    }
+    if groups.len() < 2 {
+        return None;
+    }
+    let each =
+        groups.into_iter().map(|(program, nodes)| format!("{program} at {}", nodes.join(", ")));
+    let each = each.collect::<Vec<_>>().join("; ");
+    let holds = if formats_differ {
+        ", and the newest formats are not written before all nodes read them (`headwater cluster remove NODE` forgets one that has ended)"
+    } else {
+        ""
+    };
+    Some(format!("nodes run different programs ({each}): upgrade the others{holds}"))
 }
 
 /// Settings that differ between the nodes that are heard, a sentence for each.
@@ -256,5 +305,64 @@ impl LogStatus {
             bytes: summary.bytes,
             servers: summary.servers.iter().map(server).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_log::{Announcement, Epoch, Owner};
+
+    fn process(node: &str, is_heard: bool, told: Option<(&str, Formats)>) -> KnownProcess {
+        let owner = Owner {
+            node: node.into(),
+            address: "a:1".into(),
+            shard: 0,
+            incarnation: 3,
+            epoch: Epoch(0),
+            released: false,
+        };
+        let announced = told.map(|(program, formats)| Announcement {
+            program: program.into(),
+            incarnation: 3,
+            formats,
+        });
+        KnownProcess { owner, announced, is_heard }
+    }
+
+    #[test]
+    fn an_upgrade_that_is_not_over_is_told_with_who_is_left() {
+        let old = Formats::UNANNOUNCED;
+        let records = FormatRange { oldest: 1, newest: 2 };
+        let new = Formats { records, ..old };
+        assert_eq!(programs(&[]), None);
+        let same =
+            [process("a", true, Some(("1.0.0", old))), process("b", true, Some(("1.0.0", old)))];
+        assert_eq!(programs(&same), None);
+        let mixed = [
+            process("a", true, Some(("1.0.0", old))),
+            process("b", true, Some(("1.1.0", old))),
+            process("c", true, Some(("1.1.0", old))),
+            process("gone", false, Some(("0.9.0", old))),
+        ];
+        assert_eq!(
+            programs(&mixed).unwrap(),
+            "nodes run different programs (1.0.0 at a; 1.1.0 at b, c): upgrade the others"
+        );
+        let mixed = [
+            process("a", true, Some(("1.1.0", new))),
+            process("b", true, None),
+            process("gone", false, Some(("1.0.0", old))),
+        ];
+        assert_eq!(
+            programs(&mixed).unwrap(),
+            "nodes run different programs (1.0.0 with records 1, links 3, snapshots 1 at gone (not heard); 1.1.0 with records 1-2, links 3, snapshots 1 at a; an earlier version with records 1, links 3, snapshots 1 at b): upgrade the others, and the newest formats are not written before all nodes read them (`headwater cluster remove NODE` forgets one that has ended)"
+        );
+        // One that has ended and reads the same as all others holds nothing up.
+        let gone = [
+            process("a", true, Some(("1.1.0", new))),
+            process("gone", false, Some(("1.0.0", new))),
+        ];
+        assert_eq!(programs(&gone), None);
     }
 }

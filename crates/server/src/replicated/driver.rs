@@ -1,13 +1,14 @@
 //! The thread that has the replica: it passes on between the shard, the log and the bucket of leases.
 
+use super::ending::{begin_again, stop_for_good};
 use super::folder::{self, discard};
+use super::formats::{Announcing, FORMATS};
 use super::notices::ClusterNotices;
 use super::others::{self, OtherOwners};
 use super::snapshots::SnapshotEnds;
 use super::standby::{Standby, StandbyStage, StandbyState, StandbyUsers};
 use super::{Lease, LinkEnd, MemoryShare, snapshots};
-use crate::handover::{self, Inherited};
-use crate::log::{self, event};
+use crate::log::event;
 use headwater_config::{Config, ConfigError};
 use headwater_jetstream::{
     JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
@@ -19,13 +20,11 @@ use headwater_log::{
     Epoch, FolderFate, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic,
     Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
     SnapshotEffect, SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn,
-    node_of,
+    newest_for_all, node_of,
 };
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
@@ -45,6 +44,8 @@ const AGREEING_TAGS: u64 = 1 << 56;
 const OTHERS_TAGS: u64 = 1 << 57;
 /// The first tag of those by which a node tells its settings.
 const SETTINGS_TAGS: u64 = 1 << 58;
+/// The first tag of those by which it announces its formats.
+const FORMATS_TAGS: u64 = 1 << 59;
 /// The first tag of the requests of a node that loads a snapshot.
 const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
@@ -97,6 +98,7 @@ pub(super) struct Driver {
     bucket: JetStreamBucket,
     heartbeat: Heartbeat,
     drain: DrainLook,
+    announcing: Announcing,
     others: OtherOwners,
     /// Which node should own the shard, where there are several shards, and whether this one gives it up for that.
     balance: Option<Balance>,
@@ -148,34 +150,6 @@ pub(super) struct Driver {
     moves: bool,
 }
 
-/// Ends the process, for a reason that whoever operates the cluster has to look at.
-pub(super) fn stop_for_good(why: &str) -> ! {
-    event!(error, "cluster", "stopped", why, "the node stops for good");
-    log::end();
-    std::process::exit(1)
-}
-
-/// N2: the process begins anew, as the same program with the same arguments.
-pub(super) fn begin_again(why: &str) -> ! {
-    begin_again_with(why, &Inherited::default())
-}
-
-/// The same; the process that it becomes has these sockets.
-pub(super) fn begin_again_with(why: &str, left: &Inherited) -> ! {
-    event!(warn, "cluster", "begins_again", why, "the process begins anew from its folder");
-    log::end();
-    let mut arguments = std::env::args_os();
-    let mut program = Command::new("/proc/self/exe");
-    if let Some(name) = arguments.next() {
-        program.arg0(name);
-    }
-    program.env_remove(handover::inherited::VARIABLE);
-    // Where they cannot be left, clients connect again.
-    program.envs(left.leave());
-    let error = program.args(arguments).exec();
-    stop_for_good(&format!("it cannot begin anew: {error}"))
-}
-
 impl Driver {
     pub(super) fn new(
         config: &Config,
@@ -219,6 +193,7 @@ impl Driver {
             shard: cluster.shard(),
             released: false,
         };
+        let announcing = Announcing::begin(&mut bucket, FORMATS_TAGS, &node);
         let times = LeaseTimes::default();
         let window =
             AppendWindow { message_bytes_max: nats.message_bytes_max(), ..AppendWindow::default() };
@@ -230,6 +205,7 @@ impl Driver {
             window,
             follow_millis: FOLLOW_MILLIS,
             made_anew,
+            records: FORMATS.records,
         };
         let from = copy.log_mark().map_or(LogPosition::default(), |mark| LogPosition {
             sequence: Sequence(mark.sequence),
@@ -243,6 +219,7 @@ impl Driver {
             bucket,
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
+            announcing,
             others,
             balance,
             balances,
@@ -313,6 +290,8 @@ impl Driver {
                 self.look_whether_drained(&answer, now);
                 self.look_who_owns(&answer, now);
                 self.others.answered(&answer, now);
+                let asks = self.announcing.answered(&answer);
+                asks.into_iter().for_each(|request| self.bucket.send(request));
                 let known = (self.objects.extent(), self.replica.position());
                 for effect in self.snapshots.answered(&answer, known, now) {
                     self.snapshot(effect);
@@ -323,7 +302,9 @@ impl Driver {
                 self.say_owners(owners);
             }
             let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
-            let asks = asks.chain(self.others.tick(now));
+            let known = self.nodes.known();
+            self.replica.set_newest_for_all(newest_for_all(&known, |formats| formats.records));
+            let asks = asks.chain(self.others.tick(now)).chain(self.announcing.tick(&known, now));
             asks.for_each(|request| self.bucket.send(request));
             let writable_since = self.heartbeat.writable_since();
             // Who has just failed is not given the shard, whatever it has followed.

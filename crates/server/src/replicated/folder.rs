@@ -1,6 +1,6 @@
 //! Whose copy a folder is; one that is no copy of its node's log is refused, or put aside, so that the node begins anew.
 
-use super::driver::{begin_again, stop_for_good};
+use super::ending::{begin_again, stop_for_good};
 use crate::log::event;
 use headwater_keep::{LogOrigin, Store, discard_copy};
 use headwater_log::{Sequence, StopReason};

@@ -1,6 +1,6 @@
 //! A shard whose owner is this process, beside the owners of the other shards.
 
-use super::{LinkEnd, ReplicaEnd};
+use super::{FORMATS, LinkEnd, ReplicaEnd};
 use crate::log::event;
 use crate::shards::links::{LinkSecurity, LinkSettings, Links, MayAnswer};
 use crate::shards::{Shards, Transport};
@@ -65,6 +65,7 @@ impl LinkedShard {
             secret: self.end.secret,
             me: self.me,
             epoch: self.epoch,
+            formats: FORMATS.links,
             bind,
             batch_bytes_max: longest + BATCH_BESIDE,
             security,

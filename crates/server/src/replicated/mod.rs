@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), what it tells over HTTP (`standby`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), what it tells over HTTP (`standby`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -15,7 +15,9 @@
 //!   folder, which has acknowledged writes alone.
 
 mod driver;
+mod ending;
 mod folder;
+mod formats;
 mod forward;
 mod linked;
 mod memory;
@@ -25,6 +27,7 @@ mod settings;
 mod snapshots;
 mod standby;
 
+pub(crate) use formats::FORMATS;
 pub(crate) use linked::LinkedShard;
 pub use memory::MemoryShare;
 pub(crate) use others::{KnownOwners, SHARDS_KEY, owner_key};
@@ -476,7 +479,7 @@ impl ClusterNode {
         if self.end.leaves() && !is_to_end {
             let left = &mut *self.end.left.lock().unwrap_or_else(PoisonError::into_inner);
             left.clients.extend(self.forwarding.take().into_iter().flat_map(Forwarding::leave));
-            driver::begin_again_with(
+            ending::begin_again_with(
                 "the node is drained, has left the shard to another one, or has taken over definitions: it has given the shard up, and stands by",
                 left,
             );

@@ -3,11 +3,10 @@
 //! Any node of a shard may own its data next: what one takes, and joins and functions may do, is to be no more at one than at the other. A node writes its values to the bucket, and
 //! `headwater cluster status` warns where they differ.
 
-use super::others::{answer_to, send_get};
+use super::formats;
 use headwater_config::Config;
 use headwater_config::settings;
 use headwater_jetstream::JetStreamBucket;
-use headwater_log::{Bucket, BucketAnswer, BucketRequest};
 use std::collections::BTreeMap;
 
 /// What the key of a node's settings begins with.
@@ -50,14 +49,7 @@ pub(crate) fn read(bytes: &[u8]) -> BTreeMap<String, String> {
 /// Writes this node's settings, where they are not there. Who compares them does without those that could not be written.
 pub(super) fn tell(bucket: &mut JetStreamBucket, tags: u64, config: &Config) {
     let key = format!("{SETTINGS_KEY}{}", config.cluster.cluster_node);
-    let value = text(config).into_bytes();
-    send_get(bucket, tags, &key);
-    if let Some(BucketAnswer::Get { entry: Some((revision, there)), .. }) = answer_to(bucket, tags)
-        && there != value
-    {
-        bucket.send(BucketRequest::Put { tag: tags + 1, key, revision, value });
-        let _written = answer_to(bucket, tags + 1);
-    }
+    formats::write(bucket, tags, key, text(config).into_bytes());
 }
 
 #[cfg(test)]

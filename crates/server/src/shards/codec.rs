@@ -5,6 +5,9 @@
 //! would share (clients that change their thread, rounds in which all stand still, metrics, settings) has no form: between processes it
 //! is not said.
 //!
+//! A connection has a format, on which both sides have agreed when it began. There is one format so far; what a later one says in another way is
+//! decided by it here, and the messages of those before go on being written and read.
+//!
 //! # Invariants
 //! - L1. What is read of a frame can be taken in without a look at its places: they lie in its bytes, in order.
 //! - L2. Nothing of a frame is taken in unless all of it is what a shard would write: requests, answers and changes in it are
@@ -38,6 +41,15 @@ mod kind {
     pub(super) const DEFINITIONS: u8 = 16;
     pub(super) const LEAVES: u8 = 17;
     pub(super) const LEFT: u8 = 18;
+
+    /// Whether there is this kind in a format: those of later ones are neither written nor read where a connection has an earlier one.
+    pub(super) fn is_of(kind: u8, format: u16) -> bool {
+        let since = match kind {
+            ASKS..=LEFT => 3,
+            _ => return false,
+        };
+        format >= since
+    }
 }
 
 /// A message that has no form between processes.
@@ -52,26 +64,37 @@ pub(crate) struct Sender {
     pub(crate) epoch: u64,
     /// How many shards there are.
     pub(crate) shards: u16,
+    /// The format of what goes over the connection, on which both sides have agreed.
+    pub(crate) format: u16,
 }
 
 /// Two shards never connect so often.
 const CONNECTIONS_MAX: u64 = 1 << 48;
 
 impl MessageBatch {
-    /// Writes the content of the frame of this number behind what `out` has.
+    /// Writes the content of the frame of this number, in this format, behind what `out` has.
     ///
     /// # Errors
-    /// It has a message that another process is not told; nothing of it was written.
-    pub(crate) fn write(&self, number: u64, out: &mut Vec<u8>) -> Result<(), Unsayable> {
+    /// It has a message that another process is not told, or not in this format; nothing of it was written.
+    pub(crate) fn write(
+        &self,
+        (format, number): (u16, u64),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unsayable> {
         let start = out.len();
         put_u64(out, number);
         put_u16(out, self.from.0.into());
         put_bytes(out, &self.bytes);
         put_u32(out, self.messages.len());
         for message in &self.messages {
+            let at = out.len();
             if let Err(error) = write_message(message, out) {
                 out.truncate(start);
                 return Err(error);
+            }
+            if !kind::is_of(out[at], format) {
+                out.truncate(start);
+                return Err(Unsayable);
             }
         }
         Ok(())
@@ -82,7 +105,8 @@ impl MessageBatch {
     /// # Errors
     /// Why these bytes were not written there by [`MessageBatch::write`].
     pub(crate) fn read(frame: &[u8], sender: &Sender) -> Result<(u64, Self), &'static str> {
-        let read = Self::read_messages(frame).ok_or("it is cut, or of another form")?;
+        let read =
+            Self::read_messages(frame, sender.format).ok_or("it is cut, or of another form")?;
         read.1.fault(sender).map_or(Ok(read), Err)
     }
 
@@ -128,14 +152,14 @@ impl MessageBatch {
         (begin < self.bytes.len()).then_some("it has bytes that are no message's")
     }
 
-    fn read_messages(frame: &[u8]) -> Option<(u64, Self)> {
+    fn read_messages(frame: &[u8], format: u16) -> Option<(u64, Self)> {
         let frame = &mut WireReader::of(frame);
         let number = frame.u64()?;
         let from = Shard(frame.u16()? as u16);
         let bytes = frame.bytes()?.to_vec();
         let mut before = 0;
         let messages = frame.list(1, |frame| {
-            let (message, end) = read_message(frame, before)?;
+            let (message, end) = read_message(frame, (format, before))?;
             before = end.unwrap_or(before);
             (before <= bytes.len()).then_some(message)
         })?;
@@ -245,9 +269,9 @@ fn read_end(frame: &mut WireReader<'_>, before: usize) -> Option<usize> {
 /// A message, and the place behind its bytes, if it has any.
 fn read_message(
     frame: &mut WireReader<'_>,
-    before: usize,
+    (format, before): (u16, usize),
 ) -> Option<(ShardMessage, Option<usize>)> {
-    let kind = frame.u8()?;
+    let kind = frame.u8().filter(|kind| kind::is_of(*kind, format))?;
     let (message, end) = match kind {
         kind::ASKS => {
             let (session, end) = (ConnectionId::read(frame)?, read_end(frame, before)?);
@@ -315,7 +339,7 @@ mod tests {
     use headwater_router::{Ask, AskHeader, answer_of, write_answer, write_ask};
 
     fn sender(shard: u16) -> Sender {
-        Sender { shard: Shard(shard), epoch: 0, shards: 10 }
+        Sender { shard: Shard(shard), epoch: 0, shards: 10, format: 3 }
     }
 
     /// Batches with each kind of message.
@@ -366,7 +390,7 @@ mod tests {
 
     fn frame_of(batch: &MessageBatch) -> Vec<u8> {
         let mut frame = Vec::new();
-        batch.write(7, &mut frame).unwrap();
+        batch.write((3, 7), &mut frame).unwrap();
         frame
     }
 
@@ -431,8 +455,37 @@ mod tests {
         let mut frame = b"before".to_vec();
         let messages = vec![ShardMessage::Resume];
         let batch = MessageBatch { messages, ..MessageBatch::default() };
-        assert_eq!(batch.write(7, &mut frame), Err(Unsayable));
+        assert_eq!(batch.write((3, 7), &mut frame), Err(Unsayable));
         assert_eq!(frame, b"before");
+    }
+
+    /// Each kind of message goes over connections of the format that it came with, and later ones.
+    #[test]
+    fn what_a_format_does_not_have_is_neither_written_nor_read() {
+        let batch = &batches()[0];
+        let mut frame = b"before".to_vec();
+        assert_eq!(batch.write((2, 7), &mut frame), Err(Unsayable));
+        assert_eq!(frame, b"before");
+        let older = Sender { format: 2, ..sender(1) };
+        assert!(MessageBatch::read(&frame_of(batch), &older).is_err());
+        let newer = Sender { format: 4, ..sender(1) };
+        let mut frame = Vec::new();
+        batch.write((4, 7), &mut frame).unwrap();
+        assert!(MessageBatch::read(&frame, &newer).is_ok());
+        assert!(!kind::is_of(kind::LEFT + 1, u16::MAX));
+    }
+
+    /// Programs that read the same format understand each other, so its bytes stay what they are. Where this fails, something was changed that crosses
+    /// links: make that another format (`LINK_FORMATS`), go on writing and reading the ones before, and give it numbers of its own here. A command that
+    /// is new has no number in the formats before; what was not released yet may change without.
+    #[test]
+    fn the_bytes_of_a_format_stay_what_they_are() {
+        let frames: Vec<u8> = batches().iter().flat_map(frame_of).collect();
+        let names: Vec<u8> =
+            (0..).map_while(table::spec_of).flat_map(|spec| spec.name.bytes()).collect();
+        let hash = |bytes: &[u8]| headwater_base::hash::stable_hash(0, bytes);
+        let found = (frames.len(), hash(&frames), hash(&names));
+        assert_eq!(found, (1033, 13_731_644_460_551_045_136, 14_934_656_054_712_803_024));
     }
 
     /// Whatever the bytes are: each message's lie in the batch's, and one follows the other (L1).

@@ -7,6 +7,7 @@ use crate::connection::ConnectionId;
 use crate::reactor::Reactor;
 use crate::resp::ShardService;
 use crate::service::Time;
+use crate::shards::links::LINK_FORMATS;
 use crate::shards::{
     FrameArrival, FrameSequence, MessageBatch, Sender, ShardMessage, Shards, Transport,
 };
@@ -247,7 +248,9 @@ impl World {
             let mut frames = VecDeque::new();
             for batch in written.into_iter().filter(|batch| is && batch.connection == count) {
                 let mut frame = Vec::new();
-                batch.write(lines.1.stamp(), &mut frame).expect("it has a form");
+                batch
+                    .write((LINK_FORMATS.newest, lines.1.stamp()), &mut frame)
+                    .expect("it has a form");
                 frames.push_back(frame);
             }
             self.faults.suffer(&mut frames, &mut self.draws);
@@ -288,7 +291,8 @@ impl World {
     /// Whose messages those of a shard are.
     fn sender(&self, shard: Shard) -> Sender {
         let epoch = self.lives[usize::from(shard.0)];
-        Sender { shard, epoch, shards: self.reactors.len() as u16 }
+        let format = LINK_FORMATS.newest;
+        Sender { shard, epoch, shards: self.reactors.len() as u16, format }
     }
 
     /// Takes messages out of the inbox of a shard that is to come later: all that some senders have sent behind a point, and all that
@@ -423,8 +427,9 @@ impl World {
 /// What one shard has written to another, as it would come from one process to another: what has a form there is read from its bytes.
 fn over_link(batch: MessageBatch) -> MessageBatch {
     let mut frame = Vec::new();
-    let sender = Sender { shard: batch.from, epoch: 1, shards: u16::MAX };
-    match batch.write(0, &mut frame) {
+    let format = LINK_FORMATS.newest;
+    let sender = Sender { shard: batch.from, epoch: 1, shards: u16::MAX, format };
+    match batch.write((format, 0), &mut frame) {
         Ok(()) => MessageBatch::read(&frame, &sender).expect("what was written is read").1,
         Err(_) => batch,
     }

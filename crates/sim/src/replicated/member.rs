@@ -5,9 +5,9 @@ use super::history::{History, Operation};
 use super::run::{LISTS, LogCut, LogFaults, name};
 use headwater_log::{
     AppendWindow, DEFER_MILLIS, DrainLook, Heartbeat, LeaseTimes, LogAnswer, LogEntry, LogId,
-    LogMessage, LogPosition, LogRequest, Monotonic, Owner, RecordKind, Replica, ReplicaConfig,
-    ReplicaEffect, ReplicaInput, ReplicaStop, SnapshotEffect, SnapshotMark, SnapshotTaken,
-    Snapshots, StopReason, Turn,
+    LogMessage, LogPosition, LogRequest, Monotonic, Owner, RECORD_FORMATS, RecordKind, Replica,
+    ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, SnapshotEffect, SnapshotMark,
+    SnapshotTaken, Snapshots, StopReason, Turn,
 };
 use headwater_model::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -142,6 +142,7 @@ impl Member {
             window,
             follow_millis: 100,
             made_anew: false,
+            records: RECORD_FORMATS,
         };
         let mut member = Self {
             index,
@@ -328,7 +329,8 @@ impl Member {
                         continue;
                     }
                     self.unfenced.0 += 1;
-                    let message = LogMessage::decode(LogId::of(STREAM), bytes).expect("no damage");
+                    let message = LogMessage::decode(LogId::of(STREAM), RECORD_FORMATS, bytes)
+                        .expect("no damage");
                     if message.header.kind == RecordKind::Claim {
                         continue;
                     }

@@ -1,22 +1,27 @@
 //! How two shards that connect to each other tell who they are, and prove that they are of one cluster.
 //!
 //! ```text
-//! dials    magic:4 version:2 cluster:4+ from:2 epoch:8 to:2 nonce:32
-//! accepts  magic:4 version:2 epoch:8 nonce:32 proof:32
+//! dials    magic:4 oldest:2 cluster:4+ from:2 epoch:8 to:2 nonce:32 [newest:2 …]
+//! accepts  magic:4 oldest:2 epoch:8 nonce:32 [newest:2 …] proof:32
 //! dials    proof:32
 //! ```
+//!
+//! Each tells the formats of messages that its program reads. The newest one is left out where it is the oldest as well, and what is behind it is passed over: a later
+//! program may tell more. The link has the newest format that both read; where there is none, both see that and end it.
 //!
 //! Each is a frame: a length of 4 bytes, and what it says. A proof is an HMAC-SHA-256 of all that was said before it, with the secret of the cluster:
 //! so nobody can take what one has said to another for its own, nor say it again later.
 
 use headwater_base::Shard;
 use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u64};
+use headwater_log::FormatRange;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 const MAGIC: [u8; 4] = *b"HWLK";
-/// The version of the messages that go over a link: shards whose versions differ do not understand each other.
-const VERSION: u16 = 4;
+/// The formats of the messages that go over a link, which this program reads and writes. Whatever changes the bytes of messages (`shards::codec`, and what it
+/// calls) needs a newer one, beside which those before go on being read and written until no program of a cluster has them alone.
+pub(crate) const LINK_FORMATS: FormatRange = FormatRange::one(3);
 pub(super) const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 /// No frame of a handshake has more bytes.
@@ -44,6 +49,24 @@ pub(super) struct Greeting {
     pub(super) epoch: u64,
     pub(super) to: Shard,
     pub(super) nonce: [u8; NONCE_BYTES],
+    pub(super) formats: FormatRange,
+}
+
+/// What the shard that accepts says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Answer {
+    pub(super) epoch: u64,
+    pub(super) formats: FormatRange,
+}
+
+/// The format of a link.
+///
+/// # Errors
+/// The other one reads none that this one reads.
+pub(super) fn agree(mine: FormatRange, theirs: FormatRange) -> Result<u16, String> {
+    mine.agree(theirs).ok_or_else(|| {
+        format!("its program reads {theirs} of messages between shards, and this one {mine}")
+    })
 }
 
 fn mac(secret: &Secret, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
@@ -70,34 +93,44 @@ pub(crate) fn is_proof(secret: &Secret, side: Side, said: &[&[u8]], proof: &[u8]
     mac(secret, side, said).verify_slice(proof).is_ok()
 }
 
-fn begin() -> Vec<u8> {
+fn begin(formats: FormatRange) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    put_u16(&mut bytes, VERSION.into());
+    put_u16(&mut bytes, formats.oldest.into());
     bytes
 }
 
-/// Reads how a frame begins.
-fn read_beginning(bytes: &mut WireReader<'_>) -> Result<(), String> {
+/// Reads how a frame begins: the oldest format.
+fn read_beginning(bytes: &mut WireReader<'_>) -> Result<u16, String> {
     if bytes.cut(MAGIC.len()) != Some(&MAGIC[..]) {
         return Err(String::from("it is no shard of a Headwater cluster"));
     }
-    match bytes.u16() {
-        Some(version) if version == usize::from(VERSION) => Ok(()),
-        Some(version) => {
-            Err(format!("it speaks version {version} of the links, and this one {VERSION}"))
-        }
-        None => Err(String::from("its greeting is cut")),
+    bytes.u16().map(|oldest| oldest as u16).ok_or_else(|| String::from("its greeting is cut"))
+}
+
+fn put_newest(out: &mut Vec<u8>, formats: FormatRange) {
+    if formats.newest != formats.oldest {
+        put_u16(out, formats.newest.into());
     }
+}
+
+/// Reads the rest of what a side says, where the newest format may be.
+fn read_newest(oldest: u16, rest: &[u8]) -> Option<FormatRange> {
+    let newest = match rest.is_empty() {
+        true => oldest,
+        false => WireReader::of(rest).u16()? as u16,
+    };
+    (oldest <= newest).then_some(FormatRange { oldest, newest })
 }
 
 impl Greeting {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = begin();
+        let mut bytes = begin(self.formats);
         put_bytes(&mut bytes, self.cluster.as_bytes());
         put_u16(&mut bytes, self.from.0.into());
         put_u64(&mut bytes, self.epoch);
         put_u16(&mut bytes, self.to.0.into());
         bytes.extend_from_slice(&self.nonce);
+        put_newest(&mut bytes, self.formats);
         bytes
     }
 
@@ -105,48 +138,53 @@ impl Greeting {
     /// Why these bytes are none.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut bytes = WireReader::of(bytes);
-        read_beginning(&mut bytes)?;
+        let oldest = read_beginning(&mut bytes)?;
         let mut read = || {
             let cluster = bytes.text()?.to_owned();
             let from = Shard(bytes.u16()? as u16);
             let (epoch, to) = (bytes.u64()?, Shard(bytes.u16()? as u16));
             let nonce = bytes.cut(NONCE_BYTES)?.try_into().ok()?;
-            bytes.rest().is_empty().then_some(Self { cluster, from, epoch, to, nonce })
+            let formats = read_newest(oldest, bytes.rest())?;
+            Some(Self { cluster, from, epoch, to, nonce, formats })
         };
         read().ok_or_else(|| String::from("its greeting is cut"))
     }
 }
 
-/// What the shard that accepts answers: its epoch, a number of its own, and its proof.
+/// What the shard that accepts answers: its epoch and formats, a number of its own, and its proof.
 pub(super) fn answer(
     secret: &Secret,
     greeting: &[u8],
-    epoch: u64,
+    says: Answer,
     nonce: &[u8; NONCE_BYTES],
 ) -> Vec<u8> {
-    let mut bytes = begin();
-    put_u64(&mut bytes, epoch);
+    let mut bytes = begin(says.formats);
+    put_u64(&mut bytes, says.epoch);
     bytes.extend_from_slice(nonce);
+    put_newest(&mut bytes, says.formats);
     let proof = proof(secret, Side::Accepts, &[greeting, &bytes]);
     bytes.extend_from_slice(&proof);
     bytes
 }
 
-/// Reads an answer to a greeting: the epoch of who answers.
+/// Reads an answer to a greeting.
 ///
 /// # Errors
 /// The bytes are no answer to a greeting, or do not prove that who answers knows the secret.
-pub(super) fn read_answer(secret: &Secret, greeting: &[u8], answer: &[u8]) -> Result<u64, String> {
-    let mut bytes = WireReader::of(answer);
-    read_beginning(&mut bytes)?;
-    let epoch = bytes.u64();
-    let nonce = bytes.cut(NONCE_BYTES);
-    let (Some(epoch), Some(_), proof) = (epoch, nonce, bytes.rest()) else {
-        return Err(String::from("its answer is cut"));
-    };
-    let said = &answer[..answer.len() - proof.len()];
-    match proof.len() == PROOF_BYTES && is_proof(secret, Side::Accepts, &[greeting, said], proof) {
-        true => Ok(epoch),
+pub(super) fn read_answer(
+    secret: &Secret,
+    greeting: &[u8],
+    answer: &[u8],
+) -> Result<Answer, String> {
+    let cut = || String::from("its answer is cut");
+    let proof_at = answer.len().checked_sub(PROOF_BYTES).ok_or_else(cut)?;
+    let (said, proof) = answer.split_at(proof_at);
+    let mut bytes = WireReader::of(said);
+    let oldest = read_beginning(&mut bytes)?;
+    let (Some(epoch), Some(_)) = (bytes.u64(), bytes.cut(NONCE_BYTES)) else { return Err(cut()) };
+    let formats = read_newest(oldest, bytes.rest()).ok_or_else(cut)?;
+    match is_proof(secret, Side::Accepts, &[greeting, said], proof) {
+        true => Ok(Answer { epoch, formats }),
         false => Err(String::from("it does not know the secret of the cluster")),
     }
 }
@@ -155,43 +193,79 @@ pub(super) fn read_answer(secret: &Secret, greeting: &[u8], answer: &[u8]) -> Re
 mod tests {
     use super::*;
 
-    fn greeting() -> Greeting {
+    const FORMAT: FormatRange = FormatRange::one(3);
+    const FORMATS: FormatRange = FormatRange { oldest: 3, newest: 5 };
+
+    fn greeting(formats: FormatRange) -> Greeting {
         let (cluster, nonce) = (String::from("shop"), [7; NONCE_BYTES]);
-        Greeting { cluster, from: Shard(1), epoch: 1 << 40, to: Shard(2), nonce }
+        Greeting { cluster, from: Shard(1), epoch: 1 << 40, to: Shard(2), nonce, formats }
     }
 
     #[test]
     fn greetings_arrive_and_what_is_cut_or_foreign_is_refused() {
-        let bytes = greeting().encode();
-        assert_eq!(Greeting::decode(&bytes), Ok(greeting()));
-        for end in 0..bytes.len() {
-            assert!(Greeting::decode(&bytes[..end]).is_err(), "{end}");
+        for formats in [FORMAT, FORMATS] {
+            let bytes = greeting(formats).encode();
+            assert_eq!(Greeting::decode(&bytes), Ok(greeting(formats)));
+            for end in 0..bytes.len() {
+                // What is before the newest format is the greeting of one format alone.
+                let is_older = formats == FORMATS && end == bytes.len() - 2;
+                assert_eq!(Greeting::decode(&bytes[..end]).is_ok(), is_older, "{end}");
+            }
         }
-        let longer = [&bytes[..], &[0]].concat();
-        assert!(Greeting::decode(&longer).is_err());
-        let mut newer = bytes.clone();
-        newer[4] = 9;
-        let why = Greeting::decode(&newer).unwrap_err();
-        assert!(why.contains("version 9"), "{why}");
+        // What a later program tells beside it is passed over.
+        let longer = [&greeting(FORMATS).encode()[..], b"more"].concat();
+        assert_eq!(Greeting::decode(&longer), Ok(greeting(FORMATS)));
+        let mut wrong = greeting(FORMATS).encode();
+        wrong[4] = 6;
+        assert!(Greeting::decode(&wrong).is_err(), "the oldest is behind the newest");
         assert!(Greeting::decode(b"GET / HTTP/1.1\r\n").unwrap_err().contains("no shard"));
+    }
+
+    #[test]
+    fn a_side_that_reads_no_format_of_the_other_one_names_both() {
+        assert_eq!(agree(FORMATS, FORMAT), Ok(3));
+        assert_eq!(
+            agree(FORMATS, FormatRange::one(2)).unwrap_err(),
+            "its program reads format 2 alone of messages between shards, and this one formats 3 to 5"
+        );
     }
 
     #[test]
     fn a_proof_is_of_one_conversation_one_side_and_one_secret() {
         let (secret, other) = ([1; 32], [2; 32]);
-        let greeting = greeting().encode();
-        let answer = answer(&secret, &greeting, 9, &[3; NONCE_BYTES]);
-        assert_eq!(read_answer(&secret, &greeting, &answer), Ok(9));
-        assert!(read_answer(&other, &greeting, &answer).is_err());
-        assert!(read_answer(&secret, &greeting[1..], &answer).is_err());
-        for end in 0..answer.len() {
-            assert!(read_answer(&secret, &greeting, &answer[..end]).is_err(), "{end}");
+        let greeting = greeting(FORMATS).encode();
+        for formats in [FORMAT, FORMATS] {
+            let says = Answer { epoch: 9, formats };
+            let answer = answer(&secret, &greeting, says, &[3; NONCE_BYTES]);
+            assert_eq!(read_answer(&secret, &greeting, &answer), Ok(says));
+            assert!(read_answer(&other, &greeting, &answer).is_err());
+            assert!(read_answer(&secret, &greeting[1..], &answer).is_err());
+            for end in 0..answer.len() {
+                assert!(read_answer(&secret, &greeting, &answer[..end]).is_err(), "{end}");
+            }
+            // Whoever changes what formats were told is found out.
+            let mut changed = answer.clone();
+            changed[4] = 1;
+            assert!(read_answer(&secret, &greeting, &changed).is_err());
+            let said = [&greeting[..], &answer];
+            let proof = proof(&secret, Side::Dials, &said);
+            assert!(is_proof(&secret, Side::Dials, &said, &proof));
+            assert!(!is_proof(&secret, Side::Accepts, &said, &proof));
+            assert!(!is_proof(&secret, Side::Dials, &said[..1], &proof));
+            assert!(!is_proof(&secret, Side::Dials, &said, &proof[1..]));
         }
-        let said = [&greeting[..], &answer];
-        let proof = proof(&secret, Side::Dials, &said);
-        assert!(is_proof(&secret, Side::Dials, &said, &proof));
-        assert!(!is_proof(&secret, Side::Accepts, &said, &proof));
-        assert!(!is_proof(&secret, Side::Dials, &said[..1], &proof));
-        assert!(!is_proof(&secret, Side::Dials, &said, &proof[1..]));
+    }
+
+    /// The greeting of a program that reads one format is the one of programs before there were ranges.
+    #[test]
+    fn programs_before_there_were_ranges_are_understood() {
+        let before = b"HWLK\x03\x00";
+        let greeting = greeting(FORMAT).encode();
+        assert_eq!(greeting[..6], before[..]);
+        assert_eq!(greeting.len(), 6 + 4 + 4 + 2 + 8 + 2 + NONCE_BYTES);
+        let says = Answer { epoch: 9, formats: FORMAT };
+        let answer = answer(&[1; 32], &greeting, says, &[3; NONCE_BYTES]);
+        assert_eq!(answer[..6], before[..]);
+        assert_eq!(answer.len(), 6 + 8 + NONCE_BYTES + PROOF_BYTES);
     }
 }

@@ -5,7 +5,6 @@
 use super::Shared;
 use super::secured::LinkStream;
 use crate::shards::{FrameArrival, FrameSequence, MessageBatch, Sender};
-use headwater_base::Shard;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::{sleep, timeout};
@@ -21,33 +20,31 @@ const WAITING_MAX: usize = 16 << 20;
 /// Bytes for which there is room before they have come.
 const EXPECTED_MAX: usize = 64 << 10;
 
-/// Carries batches between this shard and another one, in its epoch, over the connection of this count, until that ends: why it
-/// has.
+/// Carries batches between this shard and another one, over the connection of this count, until that ends: why it has.
 pub(super) async fn carry(
     shared: &Shared,
-    (other, epoch, count): (Shard, u64, u64),
+    (sender, count): (Sender, u64),
     stream: LinkStream,
 ) -> String {
     let (reads, writes) = split(stream);
-    let sender = Sender { shard: other, epoch, shards: shared.transport.shards() };
     tokio::select! {
         why = read(shared, sender, reads) => why,
-        why = write(shared, (other, count), writes) => why,
+        why = write(shared, (sender, count), writes) => why,
     }
 }
 
 async fn write(
     shared: &Shared,
-    (other, count): (Shard, u64),
+    (to, count): (Sender, u64),
     mut stream: WriteHalf<LinkStream>,
 ) -> String {
-    let news = shared.transport.news_for(other);
+    let news = shared.transport.news_for(to.shard);
     let (mut frames, mut sequence) = (Vec::new(), FrameSequence::default());
     loop {
         frames.clear();
-        for batch in shared.transport.take_for(other) {
+        for batch in shared.transport.take_for(to.shard) {
             if batch.connection == count {
-                frame(sequence.stamp(), &batch, &mut frames);
+                frame((to.format, sequence.stamp()), &batch, &mut frames);
             }
         }
         if frames.is_empty() {
@@ -68,11 +65,11 @@ async fn write(
     }
 }
 
-/// Writes a batch as the frame of this number behind what `frames` has.
-fn frame(number: u64, batch: &MessageBatch, frames: &mut Vec<u8>) {
+/// Writes a batch in a format as the frame of this number behind what `frames` has.
+fn frame((format, number): (u16, u64), batch: &MessageBatch, frames: &mut Vec<u8>) {
     let start = frames.len();
     frames.extend_from_slice(&[0; 4]);
-    match batch.write(number, frames) {
+    match batch.write((format, number), frames) {
         Ok(()) => {
             let len = (frames.len() - start - 4) as u32;
             frames[start..start + 4].copy_from_slice(&len.to_le_bytes());

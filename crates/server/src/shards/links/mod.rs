@@ -10,6 +10,7 @@
 //! - N3. Nobody who does not know the cluster's secret is listened to beyond his greeting.
 //! - N4. Nobody waits for a shard that does not go on, or may not answer: after [`STUCK`] its connections end, and it has none until it does.
 //!   This thread would say for ever that it is there.
+//! - N5. What goes over a connection has the newest format that both sides read. Where there is none, there is no connection.
 //!
 //! # Cost
 //! A batch is one frame, copied once on each side. A connection on which nothing is said costs a frame of four bytes twice a second.
@@ -20,13 +21,14 @@ mod secured;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use handshake::{SECRET_BYTES, Secret, Side as ProofOf, is_proof, proof};
+pub(crate) use handshake::{LINK_FORMATS, SECRET_BYTES, Secret, Side as ProofOf, is_proof, proof};
 pub(crate) use secured::LinkSecurity;
 
 use crate::log::event;
-use crate::shards::Transport;
-use handshake::{FRAME_BYTES_MAX, Greeting, NONCE_BYTES, Side};
+use crate::shards::{Sender, Transport};
+use handshake::{Answer, FRAME_BYTES_MAX, Greeting, NONCE_BYTES, Side};
 use headwater_base::Shard;
+use headwater_log::FormatRange;
 use secured::LinkStream;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -62,6 +64,8 @@ pub(crate) struct LinkSettings {
     pub(crate) me: Shard,
     /// The epoch in which this process owns it.
     pub(crate) epoch: u64,
+    /// The formats of messages that it reads.
+    pub(crate) formats: FormatRange,
     /// Where it listens.
     pub(crate) bind: SocketAddr,
     /// The most bytes that a batch may have.
@@ -179,6 +183,10 @@ impl Shared {
         (0..self.transport.shards()).map(Shard).filter(move |other| *other != me)
     }
 
+    fn sender(&self, shard: Shard, epoch: u64, format: u16) -> Sender {
+        Sender { shard, epoch, shards: self.transport.shards(), format }
+    }
+
     fn owner(&self, other: Shard) -> Option<LinkedOwner> {
         self.owners.borrow().get(usize::from(other.0)).cloned().flatten()
     }
@@ -194,7 +202,8 @@ impl Shared {
     }
 
     /// Uses a connection to an owner until it ends (N2).
-    async fn run_line(&self, other: Shard, epoch: u64, stream: LinkStream) {
+    async fn run_line(&self, sender: Sender, stream: LinkStream) {
+        let Sender { shard: other, epoch, .. } = sender;
         let at = usize::from(other.0);
         if !self.lives.get() {
             return;
@@ -216,7 +225,7 @@ impl Shared {
         let why = tokio::select! {
             biased;
             () = ends.notified() => return,
-            why = line::carry(self, (other, epoch, count), stream) => why,
+            why = line::carry(self, (sender, count), stream) => why,
             () = self.is_replaced(other, epoch) => String::from("another process owns the shard"),
         };
         let is_mine =
@@ -331,7 +340,7 @@ async fn dial(shared: Rc<Shared>, other: Shard) {
                 continue;
             }
             Some(owner) => match timeout(GREETING, greet(&shared, other, &owner)).await {
-                Ok(Ok((epoch, stream))) => shared.run_line(other, epoch, stream).await,
+                Ok(Ok((sender, stream))) => shared.run_line(sender, stream).await,
                 Ok(Err(why)) => refused(other, &why),
                 Err(_) => refused(other, "it does not answer"),
             },
@@ -340,26 +349,33 @@ async fn dial(shared: Rc<Shared>, other: Shard) {
     }
 }
 
-/// Connects, and tells and hears who each is: the other's epoch.
+/// Connects, and tells and hears who each is.
 async fn greet(
     shared: &Shared,
     other: Shard,
     owner: &LinkedOwner,
-) -> Result<(u64, LinkStream), String> {
-    let LinkSettings { cluster, secret, me, epoch, security, .. } = &shared.settings;
+) -> Result<(Sender, LinkStream), String> {
+    let LinkSettings { cluster, secret, me, epoch, formats, security, .. } = &shared.settings;
     let stream = TcpStream::connect(owner.address.as_str()).await.map_err(|why| why.to_string())?;
     let _slower = stream.set_nodelay(true);
     let secured = secured::dial(security.as_ref(), &owner.address, stream).await;
     let mut stream = secured.map_err(|why| why.to_string())?;
-    let greeting =
-        Greeting { cluster: cluster.clone(), from: *me, epoch: *epoch, to: other, nonce: random() };
+    let greeting = Greeting {
+        cluster: cluster.clone(),
+        from: *me,
+        epoch: *epoch,
+        to: other,
+        nonce: random(),
+        formats: *formats,
+    };
     let greeting = greeting.encode();
     say(&mut stream, &greeting).await?;
     let answer = hear(&mut stream).await?;
     let theirs = handshake::read_answer(secret, &greeting, &answer)?;
+    let format = handshake::agree(*formats, theirs.formats)?;
     let proof = proof(secret, Side::Dials, &[&greeting, &answer]);
     say(&mut stream, &proof).await?;
-    Ok((theirs, stream))
+    Ok((shared.sender(other, theirs.epoch, format), stream))
 }
 
 /// Takes in those who connect.
@@ -379,7 +395,7 @@ async fn accept(shared: Rc<Shared>, listener: TcpListener) {
             let greeted = timeout(GREETING, be_greeted(&shared, stream)).await;
             drop(place);
             match greeted {
-                Ok(Ok((other, epoch, stream))) => shared.run_line(other, epoch, stream).await,
+                Ok(Ok((sender, stream))) => shared.run_line(sender, stream).await,
                 Ok(Err(why)) => {
                     event!(
                         warn,
@@ -396,12 +412,9 @@ async fn accept(shared: Rc<Shared>, listener: TcpListener) {
     }
 }
 
-/// Hears and tells who each is: the shard that dials, and its epoch.
-async fn be_greeted(
-    shared: &Shared,
-    stream: TcpStream,
-) -> Result<(Shard, u64, LinkStream), String> {
-    let LinkSettings { cluster, secret, me, epoch, security, .. } = &shared.settings;
+/// Hears and tells who each is.
+async fn be_greeted(shared: &Shared, stream: TcpStream) -> Result<(Sender, LinkStream), String> {
+    let LinkSettings { cluster, secret, me, epoch, formats, security, .. } = &shared.settings;
     let _slower = stream.set_nodelay(true);
     let secured = secured::accept(security.as_ref(), stream).await;
     let mut stream = secured.map_err(|why| why.to_string())?;
@@ -418,11 +431,14 @@ async fn be_greeted(
     if greeting.from >= *me || greeting.from.0 >= shared.transport.shards() {
         return Err(format!("shard {} does not dial shard {}", greeting.from.0, me.0));
     }
-    let answer = handshake::answer(secret, &said, *epoch, &random::<NONCE_BYTES>());
+    let says = Answer { epoch: *epoch, formats: *formats };
+    let answer = handshake::answer(secret, &said, says, &random::<NONCE_BYTES>());
     say(&mut stream, &answer).await?;
+    // The other one has heard as much, and sees it as well.
+    let format = handshake::agree(*formats, greeting.formats)?;
     let proof = hear(&mut stream).await?;
     match is_proof(secret, Side::Dials, &[&said, &answer], &proof) {
-        true => Ok((greeting.from, greeting.epoch, stream)),
+        true => Ok((shared.sender(greeting.from, greeting.epoch, format), stream)),
         false => Err(String::from("it does not know the secret of the cluster")),
     }
 }

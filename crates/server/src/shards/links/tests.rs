@@ -1,11 +1,12 @@
 //! Links over the loopback: what is written arrives, what is lost is told, and whoever is not of the cluster is refused.
 
-use super::handshake::{NONCE_BYTES, answer};
+use super::handshake::{Answer, NONCE_BYTES, answer};
 use super::{LinkSecurity, LinkSettings, LinkedOwner, LinkedOwners, Links, MayAnswer};
 use crate::connection::ConnectionId;
 use crate::shards::{MessageBatch, Outbox, ShardMessage, Transport};
 use headwater_base::Shard;
 use headwater_config::Cluster;
+use headwater_log::FormatRange;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -36,6 +37,7 @@ fn settings(me: u16, epoch: u64) -> LinkSettings {
         secret: [5; 32],
         me: Shard(me),
         epoch,
+        formats: FormatRange::one(3),
         bind: SocketAddr::from(([127, 0, 0, 1], 0)),
         batch_bytes_max: 32 << 20,
         security: None,
@@ -208,6 +210,45 @@ fn who_is_not_of_the_cluster_is_refused() {
     until_both(&mut one, &mut other, true);
 }
 
+fn formats(oldest: u16, newest: u16) -> FormatRange {
+    FormatRange { oldest, newest }
+}
+
+/// What goes over a link between shards whose programs read these formats; `None`: they are not connected.
+fn carried(dials: FormatRange, accepts: FormatRange) -> bool {
+    let mut one = Side::start(LinkSettings { formats: dials, ..settings(0, 1) });
+    let mut other = Side::start(LinkSettings { formats: accepts, ..settings(1, 1) });
+    one.knows(&other, 1);
+    if dials.agree(accepts).is_none() {
+        std::thread::sleep(Duration::from_millis(300));
+        one.look();
+        other.look();
+        assert!(one.told.is_empty() && other.told.is_empty(), "{dials}, {accepts}");
+        return false;
+    }
+    until_both(&mut one, &mut other, true);
+    one.send(b"there");
+    other.send(b"back");
+    other.until("it has come", |side| side.came == b"there");
+    one.until("it has come", |side| side.came == b"back");
+    true
+}
+
+/// An upgrade: each pair of programs of which one follows the other, whichever of them dials.
+#[test]
+fn programs_of_several_versions_speak_the_newest_format_that_both_read() {
+    for (older, newer) in [
+        (formats(3, 3), formats(3, 4)),
+        (formats(3, 4), formats(4, 9)),
+        (formats(4, 9), formats(4, 9)),
+    ] {
+        assert!(carried(older, newer) && carried(newer, older), "{older}, {newer}");
+    }
+    for (older, newer) in [(formats(3, 3), formats(4, 4)), (formats(3, 4), formats(5, 9))] {
+        assert!(!carried(older, newer) && !carried(newer, older), "{older}, {newer}");
+    }
+}
+
 /// Reads a frame of a handshake.
 fn hear(stream: &mut TcpStream) -> Vec<u8> {
     let mut len = [0; 4];
@@ -230,7 +271,8 @@ fn given_up(bytes: &[u8]) -> u64 {
     one.owners.send_modify(|owners| owners[1] = Some(owner));
     let (mut stream, _) = listener.accept().unwrap();
     let greeting = hear(&mut stream);
-    say(&mut stream, &answer(&settings(1, 3).secret, &greeting, 3, &[0; NONCE_BYTES]));
+    let says = Answer { epoch: 3, formats: FormatRange::one(3) };
+    say(&mut stream, &answer(&settings(1, 3).secret, &greeting, says, &[0; NONCE_BYTES]));
     hear(&mut stream);
     one.until_connected();
     stream.write_all(bytes).unwrap();
@@ -251,7 +293,7 @@ fn what_is_no_message_ends_the_connection() {
     assert_eq!(given_up(&[3, 0, 0, 0, 1, 2, 3]), 1);
     // A message of another shard's, and one that is announced to be too long.
     let mut foreign = Vec::new();
-    MessageBatch { from: Shard(0), ..MessageBatch::default() }.write(0, &mut foreign).unwrap();
+    MessageBatch { from: Shard(0), ..MessageBatch::default() }.write((3, 0), &mut foreign).unwrap();
     assert_eq!(given_up(&[&(foreign.len() as u32).to_le_bytes()[..], &foreign].concat()), 1);
     assert_eq!(given_up(&u32::MAX.to_le_bytes()), 1);
     // A batch whose places are right, and whose answer is none.
@@ -260,7 +302,7 @@ fn what_is_no_message_ends_the_connection() {
     let bytes = b"abc".to_vec();
     let mut broken = Vec::new();
     let batch = MessageBatch { from: Shard(1), bytes, messages, connection: 0 };
-    batch.write(0, &mut broken).unwrap();
+    batch.write((3, 0), &mut broken).unwrap();
     assert_eq!(given_up(&[&(broken.len() as u32).to_le_bytes()[..], &broken].concat()), 1);
 }
 
@@ -270,7 +312,7 @@ fn what_comes_again_is_dropped_and_what_is_missing_ends_the_connection() {
     let frame = |number| {
         let mut frame = vec![0; 4];
         let batch = MessageBatch { from: Shard(1), ..MessageBatch::default() };
-        batch.write(number, &mut frame).unwrap();
+        batch.write((3, number), &mut frame).unwrap();
         let len = frame.len() as u32 - 4;
         frame[..4].copy_from_slice(&len.to_le_bytes());
         frame
