@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::source::{Change, FetchId, Pair, Position};
+use headwater_base::source::{Change, FetchId, Pair, Position, StorePlace};
 use headwater_base::{KeyRange, Millis, Shard, ShardRefusal};
 
 /// Where something may be lost on the way: after so many milliseconds of silence something is said.
@@ -28,6 +28,8 @@ pub struct Asked {
     pub fetch: FetchId,
     /// The keys wanted.
     pub range: KeyRange,
+    /// It has them as of this place, and asks for what has changed since: answer with [`Hub::resumed`].
+    pub since: Option<StorePlace>,
     connection: u64,
 }
 
@@ -67,6 +69,19 @@ pub enum Event {
     },
     /// As a follower: nothing that was loaded from this home is to be believed.
     Reset(Shard),
+    /// As a follower: what was loaded from this home is as old as the end of the connection. It is not to be shown until it was resumed.
+    Suspended(Shard),
+    /// As a follower: the home is there again: [`Hub::resume`] asks for what has changed of each range, and [`Hub::end_resumption`] ends that.
+    Found(Shard),
+    /// As a follower: a range was resumed.
+    Resumed {
+        /// The home.
+        home: Shard,
+        /// Which range.
+        range: KeyRange,
+        /// The keys that may have changed, as they are now; `None`: nothing of it is to be believed.
+        changes: Option<Vec<Change>>,
+    },
     /// What somebody waited for is so: see [`Hub::wait`].
     Settled(WaitId),
 }
@@ -97,6 +112,12 @@ impl Sent {
                     }
                 }
             }
+            Message::Resumed { changes: Some(changes), .. } => {
+                let bytes = |change: &Change| {
+                    (change.key.len() + change.value.as_ref().map_or(0, Vec::len)) as u64
+                };
+                self.bytes += changes.iter().map(bytes).sum::<u64>();
+            }
             Message::Loaded { answer: Ok(pairs), .. } => {
                 let bytes = |pair: &Pair| (pair.key.len() + pair.value.len()) as u64;
                 self.bytes += pairs.iter().map(bytes).sum::<u64>();
@@ -126,6 +147,13 @@ struct Wait {
     pending: BTreeSet<Shard>,
     /// A shard that asked for it, with its request; otherwise somebody here.
     asker: Option<(Shard, u64, u64)>,
+}
+
+/// What is answered to whoever needs what a shard has that is lost for long.
+#[must_use]
+pub fn refusal_of_lost(home: Shard) -> ShardRefusal {
+    let text = format!("shard {} has no owner that can be reached", home.0);
+    ShardRefusal { code: String::from("CLUSTERDOWN"), text }
 }
 
 /// One shard's links to all others.
@@ -211,8 +239,11 @@ impl Hub {
         }
     }
 
-    /// Something that another shard has said cannot be: the connection begins anew.
+    /// Something that another shard has said cannot be: the connection begins anew, and nothing that it has said before is believed.
     pub fn refuse(&mut self, from: Shard) {
+        if let Some(link) = self.links.get_mut(&from) {
+            link.reached = None;
+        }
         self.begin_anew(from);
     }
 
@@ -224,12 +255,17 @@ impl Hub {
         self.restarted(with);
     }
 
-    /// After a connection has begun anew: what both had of each other is gone.
+    /// After a connection has begun anew: nobody is told of changes any more, so what both have of each other is old, or not to be believed at all.
     fn restarted(&mut self, with: Shard) {
         self.events.push(Event::Left(with));
-        self.events.push(Event::Reset(with));
+        let resumes = self.links.get(&with).is_some_and(|link| link.reached.is_some());
+        self.events.push(if resumes { Event::Suspended(with) } else { Event::Reset(with) });
         self.send(with, Message::Hello);
-        let Some(link) = self.links.get(&with) else { return };
+        let Some(link) = self.links.get_mut(&with) else { return };
+        link.resumes = resumes;
+        if resumes && link.lost_at.is_none() {
+            self.events.push(Event::Found(with));
+        }
         for (fetch, range) in link.loads.clone() {
             self.send(with, Message::Load { fetch, range });
         }
@@ -271,6 +307,9 @@ impl Hub {
                 Item::Change(change) => has_home(&change.key),
                 Item::Reset(_) => true,
             }),
+            Message::Resumed { changes: Some(changes), .. } => {
+                changes.iter().all(|change| has_home(&change.key))
+            }
             _ => true,
         }
     }
@@ -283,15 +322,24 @@ impl Hub {
             Message::Load { fetch, range } => {
                 link.followed = true;
                 let connection = link.connection;
-                self.events.push(Event::Load(Asked { by: from, fetch, range, connection }));
+                let since = None;
+                self.events.push(Event::Load(Asked { by: from, fetch, range, since, connection }));
+            }
+            Message::Resume { range, since } => {
+                link.followed = true;
+                let (connection, fetch, since) = (link.connection, FetchId(0), Some(since));
+                self.events.push(Event::Load(Asked { by: from, fetch, range, since, connection }));
             }
             Message::Unfollow { range } => self.events.push(Event::Unfollow { by: from, range }),
             Message::Sync { request, after, hops } => self.asked_where(from, request, after, hops),
+            Message::Resumed { range, position, changes } => {
+                link.took(from, position);
+                self.events.push(Event::Resumed { home: from, range, changes });
+            }
+            Message::Reached(place) if link.resumes => link.reached_since = Some(place),
+            Message::Reached(place) => link.reached = Some(place),
             Message::Loaded { fetch, position, answer } => {
-                link.applied = link.applied.max(position);
-                // What is new here is as old as the home's own sources were.
-                link.reflects = Positions::default();
-                link.reflects.reach(from, link.applied);
+                link.took(from, position);
                 if link.loads.remove(&fetch).is_some() {
                     link.follows = true;
                     self.events.push(Event::Loaded { home: from, fetch, answer });
@@ -349,6 +397,23 @@ impl Hub {
         }
     }
 
+    /// As a follower: asks `home` what has changed of a range since the last place that it has told.
+    pub fn resume(&mut self, home: Shard, range: KeyRange) {
+        let Some(link) = self.links.get_mut(&home) else { return };
+        link.follows = true;
+        if let Some(since) = link.reached {
+            self.send(home, Message::Resume { range, since });
+        }
+    }
+
+    /// As a follower: all ranges of `home` were resumed, or are not to be any more.
+    pub fn end_resumption(&mut self, home: Shard) {
+        if let Some(link) = self.links.get_mut(&home).filter(|link| link.lost_at.is_none()) {
+            link.resumes = false;
+            link.reached = link.reached_since.take().or(link.reached);
+        }
+    }
+
     /// As a follower: ends that `home` tells of a range.
     pub fn unfollow(&mut self, home: Shard, range: KeyRange) {
         self.send(home, Message::Unfollow { range });
@@ -369,6 +434,39 @@ impl Hub {
             self.send_items(asked.by);
             let position = Position(self.position);
             self.send(asked.by, Message::Loaded { fetch: asked.fetch, position, answer });
+        }
+    }
+
+    /// As a home: tells what has changed of a range that a shard resumes. Everything that was to be told before must have been given to
+    /// [`Hub::tell`].
+    pub fn resumed(&mut self, asked: &Asked, changes: Option<Vec<Change>>) {
+        if self.is_awaited(asked) {
+            self.close();
+            self.send_items(asked.by);
+            let (range, position) = (asked.range.clone(), Position(self.position));
+            self.send(asked.by, Message::Resumed { range, position, changes });
+        }
+    }
+
+    /// As a home: whether followers are to hear how far its writes have come.
+    #[must_use]
+    pub fn is_place_due(&self) -> bool {
+        self.links.values().any(|link| link.is_place_due(self.now))
+    }
+
+    /// As a home, behind [`Hub::flush`]: followers have been told everything up to `place`, which cannot be lost any more. Later lives of this shard may tell them
+    /// what has changed since.
+    pub fn tell_place(&mut self, place: StorePlace) {
+        let now = self.now;
+        let shards: Vec<_> = self.links.keys().copied().collect();
+        for to in shards {
+            let Some(link) = self.links.get_mut(&to).filter(|link| link.is_place_due(now)) else {
+                continue;
+            };
+            if link.told_place != Some(place) {
+                (link.told_place, link.told_place_at) = (Some(place), now);
+                self.send(to, Message::Reached(place));
+            }
         }
     }
 
@@ -521,19 +619,22 @@ impl Hub {
         self.begin_anew(with);
     }
 
-    /// Has loads fail that wait for shards which are lost for long.
-    pub fn give_up_loads(&mut self, now: Millis) {
+    /// Has loads fail that wait for shards which are lost for long, and gives these shards. To be called in each turn, where connections are lost and found.
+    pub fn give_up_loads(&mut self, now: Millis) -> Vec<Shard> {
+        self.now = now;
+        let mut lost = Vec::new();
         for (&home, link) in &mut self.links {
             let Some(since) = link.lost_at else { continue };
             if now.since(since) < LOST_FOR {
                 continue;
             }
+            lost.push(home);
             for (fetch, _) in core::mem::take(&mut link.loads) {
-                let text = format!("shard {} has no owner that can be reached", home.0);
-                let refusal = ShardRefusal { code: String::from("CLUSTERDOWN"), text };
-                self.events.push(Event::Loaded { home, fetch, answer: Err(refusal) });
+                let answer = Err(refusal_of_lost(home));
+                self.events.push(Event::Loaded { home, fetch, answer });
             }
         }
+        lost
     }
 
     /// How much is open here.

@@ -16,7 +16,7 @@ use sha2::Sha256;
 
 const MAGIC: [u8; 4] = *b"HWLK";
 /// The version of the messages that go over a link: shards whose versions differ do not understand each other.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 pub(super) const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 /// No frame of a handshake has more bytes.
