@@ -41,6 +41,7 @@ mod lost;
 mod notes;
 mod options;
 mod outside;
+mod recent;
 mod record;
 mod restore;
 mod shared;
@@ -67,6 +68,7 @@ use headwater_base::source::{Position, Sink};
 pub use keeper::{StoreHandle, StoreWatch};
 pub use options::{Options, REMOVALS_BYTES_MIN, StoreStats};
 pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
+pub use recent::RecentWrites;
 pub use restore::{Restored, check_backup, restore, restore_copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -282,6 +284,8 @@ impl Store {
         feed.check(state.position, state.mark)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
         let known = read_tables(&tables).map_err(|error| describe(&error))?;
+        let recent_bytes = if matches!(feed, Feed::Own) { 0 } else { options.recent_bytes };
+        let recent = RecentWrites::new(recent_bytes, state.position, state.mark);
         let progress = Progress { committed: state.position, ..Progress::default() };
         let shared = Arc::new(Shared {
             database,
@@ -291,6 +295,7 @@ impl Store {
             notes,
             tables,
             queue: Mutex::new(Queue::default()),
+            recent: Mutex::new(recent),
             awaited: Mutex::default(),
             queue_bytes_max: options.table_bytes as usize,
             gathers: !matches!(feed, Feed::Own),

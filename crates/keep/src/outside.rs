@@ -7,6 +7,7 @@
 //! nothing here.
 
 use crate::Store;
+use crate::recent::RecentWrites;
 use crate::shared::{Shared, lock};
 use crate::turn::Turn;
 use std::collections::VecDeque;
@@ -71,6 +72,7 @@ impl Shared {
     /// Keeps a turn until the log has it; gives one for what comes behind it. Where much waits, writes are refused: the shard serves reads meanwhile.
     pub(crate) fn await_log(&self, turn: Turn) -> Turn {
         let next = Turn::after(turn.last());
+        lock(&self.recent).push(&turn);
         let mut awaited = lock(&self.awaited);
         awaited.bytes += turn.bytes();
         awaited.turns.push_back(turn);
@@ -105,6 +107,7 @@ impl Shared {
 
     /// Gives the writer what ends with the operation `last` at the latest; `mark` is where that ends in the log.
     fn acknowledged(&self, last: u64, mark: LogMark) {
+        lock(&self.recent).acknowledged(last, mark.checksum);
         let mut awaited = lock(&self.awaited);
         let count = awaited.turns.iter().take_while(|turn| turn.last() <= last).count();
         let mut turns: VecDeque<Turn> = awaited.turns.drain(..count).collect();
@@ -180,6 +183,17 @@ impl Store {
         self.log_mark
     }
 
+    /// What was written last, for the next store of the folder.
+    #[must_use]
+    pub fn take_recent(&self) -> RecentWrites {
+        core::mem::take(&mut *lock(&self.front.shared.recent))
+    }
+
+    /// Remembers what the last store of the folder did of what was written last; nothing was told yet.
+    pub fn remember(&self, recent: RecentWrites) {
+        lock(&self.front.shared.recent).go_on_from(recent);
+    }
+
     /// For the thread that hears the log.
     #[must_use]
     pub fn acknowledger(&self) -> Acknowledger {
@@ -203,6 +217,10 @@ impl Store {
             ));
         }
         turn.set_mark(mark);
+        let mut recent = lock(&self.front.shared.recent);
+        recent.push(&turn);
+        recent.acknowledged(turn.last(), mark.checksum);
+        drop(recent);
         self.front.told.store(turn.last(), Ordering::Release);
         gathered.turn = self.front.shared.push(turn);
         Ok(())

@@ -33,8 +33,8 @@ pub(crate) struct Suspension {
     fetch: FetchId,
     /// Ranges that the home is yet to be asked for.
     left: Vec<KeyRange>,
-    /// How many it was asked for and has not answered.
-    asked: usize,
+    /// The first keys of those that it was asked for and has not answered.
+    asked: BTreeSet<Vec<u8>>,
 }
 
 impl Engine {
@@ -43,7 +43,7 @@ impl Engine {
         if let Some(suspension) = self.base.loads.suspended.get_mut(&home) {
             // What it was asked for will not be answered.
             suspension.left.clear();
-            suspension.asked = 0;
+            suspension.asked.clear();
             return;
         }
         let ranges = self.ranges_of(home);
@@ -53,7 +53,8 @@ impl Engine {
         let waits = &mut self.base.loads.waits;
         let fetch = waits.begin_unfiled();
         waits.forget_lacking();
-        self.base.loads.suspended.insert(home, Suspension { fetch, left: Vec::new(), asked: 0 });
+        let (left, asked) = (Vec::new(), BTreeSet::new());
+        self.base.loads.suspended.insert(home, Suspension { fetch, left, asked });
         let mut told = BTreeSet::new();
         for (part, range) in ranges {
             for id in self.views.readers_of(part.table, &range) {
@@ -91,7 +92,8 @@ impl Engine {
     pub fn resume_from(&mut self, home: Shard) {
         let left: Vec<_> = self.ranges_of(home).into_iter().map(|(_, range)| range).collect();
         if let Some(suspension) = self.base.loads.suspended.get_mut(&home) {
-            (suspension.left, suspension.asked) = (left, 0);
+            suspension.left = left;
+            suspension.asked.clear();
             self.ask_resumption(home);
         }
     }
@@ -100,13 +102,13 @@ impl Engine {
     fn ask_resumption(&mut self, home: Shard) {
         let loads = &mut self.base.loads;
         let Some(suspension) = loads.suspended.get_mut(&home) else { return };
-        while suspension.asked < RESUMED_AT_ONCE
+        while suspension.asked.len() < RESUMED_AT_ONCE
             && let Some(range) = suspension.left.pop()
         {
-            suspension.asked += 1;
+            suspension.asked.insert(range.first.clone());
             loads.waits.effects.push(Effect::ResumeFrom { home, range });
         }
-        if suspension.asked == 0 {
+        if suspension.asked.is_empty() {
             self.end_suspension(home);
         }
     }
@@ -114,7 +116,11 @@ impl Engine {
     /// The answer to [`Effect::ResumeFrom`]: the keys of the range that may have changed since the home was suspended, as they are now. `None`: nothing of the
     /// range is to be believed; it is loaded again when it is wanted.
     pub fn resumed_at(&mut self, home: Shard, range: &KeyRange, changes: Option<&[Change]>) {
+        let suspension = self.base.loads.suspended.get_mut(&home);
+        let is_asked = suspension.is_some_and(|it| it.asked.remove(&range.first));
         match changes {
+            // It was asked for once more, since the connection began anew in the middle of a turn.
+            Some(_) if !is_asked => return,
             Some(changes) => {
                 self.counters.ranges_resumed += 1;
                 self.changed_at(home, changes);
@@ -134,10 +140,7 @@ impl Engine {
                 self.reset_at(home, range);
             }
         }
-        if let Some(suspension) = self.base.loads.suspended.get_mut(&home) {
-            suspension.asked = suspension.asked.saturating_sub(1);
-            self.ask_resumption(home);
-        }
+        self.ask_resumption(home);
     }
 
     /// What is here of `home` is shown again, or is forgotten.
@@ -201,7 +204,11 @@ impl Engine {
                 let role = self.views.catalog.role(table);
                 role.is_none_or(|role| role.keep.is_none())
                     && self.base.loads.own(table).is_none_or(|data| data.is_kept())
-                    && self.views.catalog.writers_within(table, &KeyRange { first, last }).is_empty()
+                    && self
+                        .views
+                        .catalog
+                        .writers_within(table, &KeyRange { first, last })
+                        .is_empty()
             })
     }
 

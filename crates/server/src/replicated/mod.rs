@@ -39,15 +39,15 @@ use driver::{Driver, Event, Told};
 use forward::Forwarding;
 use headwater_config::{Cluster, Config, ConfigError, Size};
 use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
-use headwater_keep::{Acknowledger, LogMark, TurnLog};
+use headwater_keep::{Acknowledger, LogMark, RecentWrites, TurnLog};
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
 use standby::StandbyStage;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -130,6 +130,8 @@ pub(crate) struct ReplicaEnd {
     links: LinkEnd,
     memory: MemoryShare,
     standby: Standby,
+    /// What was written last, from the store that followed the log for the one of the server.
+    recent: Arc<Mutex<RecentWrites>>,
 }
 
 impl ReplicaEnd {
@@ -146,6 +148,11 @@ impl ReplicaEnd {
     /// Whether the server is to end, because the node gives the shard up.
     pub(crate) fn leaves(&self) -> bool {
         self.lease.leaves.load(Ordering::Acquire)
+    }
+
+    /// Takes what was written last when the store of the node that stood by was closed.
+    pub(crate) fn take_recent(&self) -> RecentWrites {
+        core::mem::take(&mut *self.recent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What the process has told over HTTP until now.
@@ -305,6 +312,7 @@ impl ClusterNode {
             links,
             memory,
             standby,
+            recent: Arc::default(),
         };
         let forwarding = Forwarding::start(&config, owners)?;
         let run = move || driver.run(&tells, &says, &says_owners);
@@ -374,6 +382,7 @@ impl ClusterNode {
             "the node has the lease, and all of the log: it becomes the server"
         );
         self.end.standby.enter(StandbyStage::Begins);
+        *self.end.recent.lock().unwrap_or_else(PoisonError::into_inner) = copy.take_recent();
         drop(copy);
         self.followed = followed;
         drop(self.forwarding.take());
