@@ -3,6 +3,7 @@
 use crate::Positions;
 use crate::link::{Link, Received};
 use crate::message::{Item, Message, Packet};
+use crate::sent::Sent;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -86,47 +87,6 @@ pub enum Event {
     Settled(WaitId),
 }
 
-/// What a shard has sent so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sent {
-    /// Messages.
-    pub packets: u64,
-    /// Loads that were asked for.
-    pub loads: u64,
-    /// Changes of keys, one for each follower.
-    pub changes: u64,
-    /// Bytes of the keys and values in changes and in answers to loads.
-    pub bytes: u64,
-}
-
-impl Sent {
-    fn count(&mut self, message: &Message) {
-        self.packets += 1;
-        match message {
-            Message::Load { .. } => self.loads += 1,
-            Message::Changes { items, .. } => {
-                for item in items {
-                    if let Item::Change(Change { key, value }) = item {
-                        self.changes += 1;
-                        self.bytes += (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
-                    }
-                }
-            }
-            Message::Resumed { changes: Some(changes), .. } => {
-                let bytes = |change: &Change| {
-                    (change.key.len() + change.value.as_ref().map_or(0, Vec::len)) as u64
-                };
-                self.bytes += changes.iter().map(bytes).sum::<u64>();
-            }
-            Message::Loaded { answer: Ok(pairs), .. } => {
-                let bytes = |pair: &Pair| (pair.key.len() + pair.value.len()) as u64;
-                self.bytes += pairs.iter().map(bytes).sum::<u64>();
-            }
-            _ => {}
-        }
-    }
-}
-
 /// What a hub has yet to bring to an end, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Open {
@@ -161,14 +121,14 @@ pub fn refusal_of_lost(home: Shard) -> ShardRefusal {
 pub struct Hub {
     me: Shard,
     epoch: u64,
-    now: Millis,
+    pub(crate) now: Millis,
     /// Where this shard stands: counts turns in which something was done.
-    position: u64,
+    pub(crate) position: u64,
     /// Something was done since.
     done: bool,
     /// How many joins read one another's outputs in a row at most.
     depth: u32,
-    links: BTreeMap<Shard, Link>,
+    pub(crate) links: BTreeMap<Shard, Link>,
     waits: BTreeMap<WaitId, Wait>,
     next_wait: u64,
     /// What has arrived since events were taken, in order (H4).
@@ -280,7 +240,7 @@ impl Hub {
         settled.into_iter().for_each(|id| self.settle(id));
     }
 
-    fn send(&mut self, to: Shard, message: Message) {
+    pub(crate) fn send(&mut self, to: Shard, message: Message) {
         let (epoch, now) = (self.epoch, self.now);
         if let Some(link) = self.links.get_mut(&to).filter(|link| link.lost_at.is_none()) {
             self.sent.count(&message);
@@ -397,23 +357,6 @@ impl Hub {
         }
     }
 
-    /// As a follower: asks `home` what has changed of a range since the last place that it has told.
-    pub fn resume(&mut self, home: Shard, range: KeyRange) {
-        let Some(link) = self.links.get_mut(&home) else { return };
-        link.follows = true;
-        if let Some(since) = link.reached {
-            self.send(home, Message::Resume { range, since });
-        }
-    }
-
-    /// As a follower: all ranges of `home` were resumed, or are not to be any more.
-    pub fn end_resumption(&mut self, home: Shard) {
-        if let Some(link) = self.links.get_mut(&home).filter(|link| link.lost_at.is_none()) {
-            link.resumes = false;
-            link.reached = link.reached_since.take().or(link.reached);
-        }
-    }
-
     /// As a follower: ends that `home` tells of a range.
     pub fn unfollow(&mut self, home: Shard, range: KeyRange) {
         self.send(home, Message::Unfollow { range });
@@ -434,39 +377,6 @@ impl Hub {
             self.send_items(asked.by);
             let position = Position(self.position);
             self.send(asked.by, Message::Loaded { fetch: asked.fetch, position, answer });
-        }
-    }
-
-    /// As a home: tells what has changed of a range that a shard resumes. Everything that was to be told before must have been given to
-    /// [`Hub::tell`].
-    pub fn resumed(&mut self, asked: &Asked, changes: Option<Vec<Change>>) {
-        if self.is_awaited(asked) {
-            self.close();
-            self.send_items(asked.by);
-            let (range, position) = (asked.range.clone(), Position(self.position));
-            self.send(asked.by, Message::Resumed { range, position, changes });
-        }
-    }
-
-    /// As a home: whether followers are to hear how far its writes have come.
-    #[must_use]
-    pub fn is_place_due(&self) -> bool {
-        self.links.values().any(|link| link.is_place_due(self.now))
-    }
-
-    /// As a home, behind [`Hub::flush`]: followers have been told everything up to `place`, which cannot be lost any more. Later lives of this shard may tell them
-    /// what has changed since.
-    pub fn tell_place(&mut self, place: StorePlace) {
-        let now = self.now;
-        let shards: Vec<_> = self.links.keys().copied().collect();
-        for to in shards {
-            let Some(link) = self.links.get_mut(&to).filter(|link| link.is_place_due(now)) else {
-                continue;
-            };
-            if link.told_place != Some(place) {
-                (link.told_place, link.told_place_at) = (Some(place), now);
-                self.send(to, Message::Reached(place));
-            }
         }
     }
 
@@ -502,11 +412,11 @@ impl Hub {
     }
 
     /// Gives what was done so far its position.
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.position += u64::from(core::mem::take(&mut self.done));
     }
 
-    fn send_items(&mut self, to: Shard) {
+    pub(crate) fn send_items(&mut self, to: Shard) {
         let Some(link) = self.links.get_mut(&to) else { return };
         if !link.items.is_empty() {
             let items = core::mem::take(&mut link.items);

@@ -28,7 +28,10 @@ mod hub;
 mod link;
 mod message;
 mod positions;
+mod resumption;
+mod sent;
 
-pub use hub::{Asked, Event, Hub, Open, Sent, WaitId, refusal_of_lost};
+pub use hub::{Asked, Event, Hub, Open, WaitId, refusal_of_lost};
 pub use message::{Item, Message, Packet};
 pub use positions::Positions;
+pub use sent::Sent;

@@ -284,8 +284,7 @@ impl Store {
         feed.check(state.position, state.mark)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
         let known = read_tables(&tables).map_err(|error| describe(&error))?;
-        let recent_bytes = if matches!(feed, Feed::Own) { 0 } else { options.recent_bytes };
-        let recent = RecentWrites::new(recent_bytes, state.position, state.mark);
+        let recent = RecentWrites::new(feed.remembers(&options), state.position, state.mark);
         let progress = Progress { committed: state.position, ..Progress::default() };
         let shared = Arc::new(Shared {
             database,

@@ -6,10 +6,10 @@
 //! The folder is a copy, so nothing of it needs to be synced before a reply: [`Durability`](crate::Durability) says
 //! nothing here.
 
-use crate::Store;
 use crate::recent::RecentWrites;
 use crate::shared::{Shared, lock};
 use crate::turn::Turn;
+use crate::{Options, Store};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -45,6 +45,11 @@ pub enum Feed {
 }
 
 impl Feed {
+    /// Bytes of what was written last that are remembered.
+    pub(crate) fn remembers(&self, options: &Options) -> usize {
+        if matches!(self, Self::Own) { 0 } else { options.recent_bytes }
+    }
+
     /// Whether it is the one of a folder that ends with this operation, and there in its log.
     pub(crate) fn check(&self, position: u64, mark: Option<LogMark>) -> Result<(), String> {
         let why = match (self, mark) {
