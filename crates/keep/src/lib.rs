@@ -284,7 +284,6 @@ impl Store {
         feed.check(state.position, state.mark)?;
         safe.write(state.position).map_err(|error| format!("safe: {error}"))?;
         let known = read_tables(&tables).map_err(|error| describe(&error))?;
-        let recent = RecentWrites::new(feed.remembers(&options), state.position, state.mark);
         let progress = Progress { committed: state.position, ..Progress::default() };
         let shared = Arc::new(Shared {
             database,
@@ -294,7 +293,7 @@ impl Store {
             notes,
             tables,
             queue: Mutex::new(Queue::default()),
-            recent: Mutex::new(recent),
+            recent: Mutex::new(feed.recent(&options, state)),
             awaited: Mutex::default(),
             queue_bytes_max: options.table_bytes as usize,
             gathers: !matches!(feed, Feed::Own),

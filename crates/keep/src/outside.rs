@@ -7,6 +7,7 @@
 //! nothing here.
 
 use crate::recent::RecentWrites;
+use crate::record::State;
 use crate::shared::{Shared, lock};
 use crate::turn::Turn;
 use crate::{Options, Store};
@@ -45,9 +46,10 @@ pub enum Feed {
 }
 
 impl Feed {
-    /// Bytes of what was written last that are remembered.
-    pub(crate) fn remembers(&self, options: &Options) -> usize {
-        if matches!(self, Self::Own) { 0 } else { options.recent_bytes }
+    /// Remembers what is written from now on to the store of a folder in this state.
+    pub(crate) fn recent(&self, options: &Options, state: State) -> RecentWrites {
+        let bytes_max = if matches!(self, Self::Own) { 0 } else { options.recent_bytes };
+        RecentWrites::new(bytes_max, state.position, state.mark)
     }
 
     /// Whether it is the one of a folder that ends with this operation, and there in its log.
