@@ -232,6 +232,16 @@ pub trait Source: Send {
     fn facts(&self) -> Vec<(&'static str, String)>;
 }
 
+/// A place among the writes of a store that later stores of the same keys know again, whoever has them then: those of a shard whose writes a
+/// log keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StorePlace {
+    /// The last write before it.
+    pub position: Position,
+    /// Tells it from places of other histories that end with a write of the same number.
+    pub checksum: u64,
+}
+
 /// An embedded store that keeps base keys on disk. It is told of every write in the order in which they
 /// are done, on the shard's thread; when a write is safe is between it and whoever sends replies.
 pub trait BaseStore: core::fmt::Debug {
@@ -279,4 +289,14 @@ pub trait BaseStore: core::fmt::Debug {
     /// # Errors
     /// It does not become so, for the reason given.
     fn settle(&mut self) -> Result<(), String>;
+
+    /// The last place up to which nothing can be lost any more, where there are such places.
+    fn reached(&self) -> Option<StorePlace> {
+        None
+    }
+
+    /// The keys of `range` that were written behind `place`, told a moment ago or not, or more of them; `None`: that is not known any more.
+    fn written_since(&mut self, _place: StorePlace, _range: &KeyRange) -> Option<Vec<Vec<u8>>> {
+        None
+    }
 }

@@ -6,7 +6,7 @@ use crate::message::{Item, Message, Packet};
 use crate::positions::Positions;
 use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
-use headwater_base::source::{Attributes, Change, FetchId, Pair, Position};
+use headwater_base::source::{Attributes, Change, FetchId, Pair, Position, StorePlace};
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
 use headwater_base::{KeyRange, Millis, ShardRefusal};
 
@@ -21,6 +21,10 @@ mod kind {
     pub(super) const FAILED: u8 = 7;
     pub(super) const CHANGES: u8 = 8;
     pub(super) const SYNCED: u8 = 9;
+    pub(super) const RESUME: u8 = 10;
+    pub(super) const RESUMED: u8 = 11;
+    pub(super) const NOT_RESUMED: u8 = 12;
+    pub(super) const REACHED: u8 = 13;
 }
 
 mod item {
@@ -57,6 +61,15 @@ fn write_range(range: &KeyRange, out: &mut Vec<u8>) {
 fn read_range(bytes: &mut WireReader<'_>) -> Option<KeyRange> {
     let first = bytes.bytes()?;
     Some(KeyRange::new(first, bytes.bytes()?))
+}
+
+fn write_place(place: StorePlace, out: &mut Vec<u8>) {
+    put_u64(out, place.position.0);
+    put_u64(out, place.checksum);
+}
+
+fn read_place(bytes: &mut WireReader<'_>) -> Option<StorePlace> {
+    Some(StorePlace { position: Position(bytes.u64()?), checksum: bytes.u64()? })
 }
 
 fn write_message(message: &Message, out: &mut Vec<u8>) {
@@ -105,6 +118,24 @@ fn write_message(message: &Message, out: &mut Vec<u8>) {
             put_u32(out, items.len());
             items.iter().for_each(|item| write_item(item, out));
         }
+        Message::Resume { range, since } => {
+            out.push(kind::RESUME);
+            write_range(range, out);
+            write_place(*since, out);
+        }
+        Message::Resumed { range, position, changes } => {
+            out.push(if changes.is_some() { kind::RESUMED } else { kind::NOT_RESUMED });
+            write_range(range, out);
+            put_u64(out, position.0);
+            if let Some(changes) = changes {
+                put_u32(out, changes.len());
+                changes.iter().for_each(|change| write_change(change, out));
+            }
+        }
+        Message::Reached(place) => {
+            out.push(kind::REACHED);
+            write_place(*place, out);
+        }
         Message::Synced { request, position } => {
             out.push(kind::SYNCED);
             put_u64(out, *request);
@@ -113,17 +144,17 @@ fn write_message(message: &Message, out: &mut Vec<u8>) {
     }
 }
 
+fn write_change(Change { key, value }: &Change, out: &mut Vec<u8>) {
+    out.push(if value.is_some() { item::SET } else { item::REMOVED });
+    put_bytes(out, key);
+    if let Some(value) = value {
+        put_bytes(out, value);
+    }
+}
+
 fn write_item(item: &Item, out: &mut Vec<u8>) {
     match item {
-        Item::Change(Change { key, value: Some(value) }) => {
-            out.push(item::SET);
-            put_bytes(out, key);
-            put_bytes(out, value);
-        }
-        Item::Change(Change { key, value: None }) => {
-            out.push(item::REMOVED);
-            put_bytes(out, key);
-        }
+        Item::Change(change) => write_change(change, out),
         Item::Reset(range) => {
             out.push(item::RESET);
             write_range(range, out);
@@ -158,6 +189,17 @@ fn read_message(bytes: &mut WireReader<'_>) -> Option<Message> {
             let position = Position(bytes.u64()?);
             Message::Changes { position, items: bytes.list(5, read_item)? }
         }
+        kind::RESUME => Message::Resume { range: read_range(bytes)?, since: read_place(bytes)? },
+        kind::RESUMED => {
+            let (range, position) = (read_range(bytes)?, Position(bytes.u64()?));
+            let changes = Some(bytes.list(5, read_change)?);
+            Message::Resumed { range, position, changes }
+        }
+        kind::NOT_RESUMED => {
+            let (range, position) = (read_range(bytes)?, Position(bytes.u64()?));
+            Message::Resumed { range, position, changes: None }
+        }
+        kind::REACHED => Message::Reached(read_place(bytes)?),
         kind::SYNCED => Message::Synced { request: bytes.u64()?, position: Position(bytes.u64()?) },
         _ => return None,
     })
@@ -172,16 +214,24 @@ fn read_pair(bytes: &mut WireReader<'_>) -> Option<Pair> {
 }
 
 fn read_item(bytes: &mut WireReader<'_>) -> Option<Item> {
+    match bytes.u8()? {
+        item::RESET => Some(Item::Reset(read_range(bytes)?)),
+        kind => Some(Item::Change(read_change_of(kind, bytes)?)),
+    }
+}
+
+fn read_change(bytes: &mut WireReader<'_>) -> Option<Change> {
     let kind = bytes.u8()?;
-    Some(match kind {
-        item::SET => {
-            let key = bytes.bytes()?.to_vec();
-            Item::Change(Change { key, value: Some(bytes.bytes()?.to_vec()) })
-        }
-        item::REMOVED => Item::Change(Change { key: bytes.bytes()?.to_vec(), value: None }),
-        item::RESET => Item::Reset(read_range(bytes)?),
-        _ => return None,
-    })
+    read_change_of(kind, bytes)
+}
+
+fn read_change_of(kind: u8, bytes: &mut WireReader<'_>) -> Option<Change> {
+    let key = bytes.bytes()?.to_vec();
+    match kind {
+        item::SET => Some(Change { key, value: Some(bytes.bytes()?.to_vec()) }),
+        item::REMOVED => Some(Change { key, value: None }),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +255,11 @@ mod tests {
             Item::Change(Change { key: b"b".to_vec(), value: None }),
             Item::Reset(range()),
         ];
+        let place = StorePlace { position: Position(8), checksum: u64::MAX };
+        let changes = alloc::vec![
+            Change { key: b"a".to_vec(), value: Some(b"".to_vec()) },
+            Change { key: b"".to_vec(), value: None },
+        ];
         let messages = [
             Message::Hello,
             Message::Ping,
@@ -219,6 +274,10 @@ mod tests {
                 answer: Err(ShardRefusal { code: "OOM".to_owned(), text: "no".to_owned() }),
             },
             Message::Changes { position, items },
+            Message::Resume { range: range(), since: place },
+            Message::Resumed { range: range(), position, changes: Some(changes) },
+            Message::Resumed { range: range(), position, changes: None },
+            Message::Reached(place),
             Message::Synced { request: 6, position },
         ];
         let numbered = (0..).zip(messages);

@@ -3,11 +3,12 @@
 use crate::Positions;
 use crate::link::{Link, Received};
 use crate::message::{Item, Message, Packet};
+use crate::sent::Sent;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use headwater_base::source::{Change, FetchId, Pair, Position};
+use headwater_base::source::{Change, FetchId, Pair, Position, StorePlace};
 use headwater_base::{KeyRange, Millis, Shard, ShardRefusal};
 
 /// Where something may be lost on the way: after so many milliseconds of silence something is said.
@@ -28,6 +29,8 @@ pub struct Asked {
     pub fetch: FetchId,
     /// The keys wanted.
     pub range: KeyRange,
+    /// It has them as of this place, and asks for what has changed since: answer with [`Hub::resumed`].
+    pub since: Option<StorePlace>,
     connection: u64,
 }
 
@@ -67,43 +70,21 @@ pub enum Event {
     },
     /// As a follower: nothing that was loaded from this home is to be believed.
     Reset(Shard),
+    /// As a follower: what was loaded from this home is as old as the end of the connection. It is not to be shown until it was resumed.
+    Suspended(Shard),
+    /// As a follower: the home is there again: [`Hub::resume`] asks for what has changed of each range, and [`Hub::end_resumption`] ends that.
+    Found(Shard),
+    /// As a follower: a range was resumed.
+    Resumed {
+        /// The home.
+        home: Shard,
+        /// Which range.
+        range: KeyRange,
+        /// The keys that may have changed, as they are now; `None`: nothing of it is to be believed.
+        changes: Option<Vec<Change>>,
+    },
     /// What somebody waited for is so: see [`Hub::wait`].
     Settled(WaitId),
-}
-
-/// What a shard has sent so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sent {
-    /// Messages.
-    pub packets: u64,
-    /// Loads that were asked for.
-    pub loads: u64,
-    /// Changes of keys, one for each follower.
-    pub changes: u64,
-    /// Bytes of the keys and values in changes and in answers to loads.
-    pub bytes: u64,
-}
-
-impl Sent {
-    fn count(&mut self, message: &Message) {
-        self.packets += 1;
-        match message {
-            Message::Load { .. } => self.loads += 1,
-            Message::Changes { items, .. } => {
-                for item in items {
-                    if let Item::Change(Change { key, value }) = item {
-                        self.changes += 1;
-                        self.bytes += (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
-                    }
-                }
-            }
-            Message::Loaded { answer: Ok(pairs), .. } => {
-                let bytes = |pair: &Pair| (pair.key.len() + pair.value.len()) as u64;
-                self.bytes += pairs.iter().map(bytes).sum::<u64>();
-            }
-            _ => {}
-        }
-    }
 }
 
 /// What a hub has yet to bring to an end, in numbers.
@@ -128,19 +109,26 @@ struct Wait {
     asker: Option<(Shard, u64, u64)>,
 }
 
+/// What is answered to whoever needs what a shard has that is lost for long.
+#[must_use]
+pub fn refusal_of_lost(home: Shard) -> ShardRefusal {
+    let text = format!("shard {} has no owner that can be reached", home.0);
+    ShardRefusal { code: String::from("CLUSTERDOWN"), text }
+}
+
 /// One shard's links to all others.
 #[derive(Debug)]
 pub struct Hub {
     me: Shard,
     epoch: u64,
-    now: Millis,
+    pub(crate) now: Millis,
     /// Where this shard stands: counts turns in which something was done.
-    position: u64,
+    pub(crate) position: u64,
     /// Something was done since.
     done: bool,
     /// How many joins read one another's outputs in a row at most.
     depth: u32,
-    links: BTreeMap<Shard, Link>,
+    pub(crate) links: BTreeMap<Shard, Link>,
     waits: BTreeMap<WaitId, Wait>,
     next_wait: u64,
     /// What has arrived since events were taken, in order (H4).
@@ -211,8 +199,11 @@ impl Hub {
         }
     }
 
-    /// Something that another shard has said cannot be: the connection begins anew.
+    /// Something that another shard has said cannot be: the connection begins anew, and nothing that it has said before is believed.
     pub fn refuse(&mut self, from: Shard) {
+        if let Some(link) = self.links.get_mut(&from) {
+            link.reached = None;
+        }
         self.begin_anew(from);
     }
 
@@ -224,12 +215,17 @@ impl Hub {
         self.restarted(with);
     }
 
-    /// After a connection has begun anew: what both had of each other is gone.
+    /// After a connection has begun anew: nobody is told of changes any more, so what both have of each other is old, or not to be believed at all.
     fn restarted(&mut self, with: Shard) {
         self.events.push(Event::Left(with));
-        self.events.push(Event::Reset(with));
+        let resumes = self.links.get(&with).is_some_and(|link| link.reached.is_some());
+        self.events.push(if resumes { Event::Suspended(with) } else { Event::Reset(with) });
         self.send(with, Message::Hello);
-        let Some(link) = self.links.get(&with) else { return };
+        let Some(link) = self.links.get_mut(&with) else { return };
+        link.resumes = resumes;
+        if resumes && link.lost_at.is_none() {
+            self.events.push(Event::Found(with));
+        }
         for (fetch, range) in link.loads.clone() {
             self.send(with, Message::Load { fetch, range });
         }
@@ -244,7 +240,7 @@ impl Hub {
         settled.into_iter().for_each(|id| self.settle(id));
     }
 
-    fn send(&mut self, to: Shard, message: Message) {
+    pub(crate) fn send(&mut self, to: Shard, message: Message) {
         let (epoch, now) = (self.epoch, self.now);
         if let Some(link) = self.links.get_mut(&to).filter(|link| link.lost_at.is_none()) {
             self.sent.count(&message);
@@ -271,6 +267,9 @@ impl Hub {
                 Item::Change(change) => has_home(&change.key),
                 Item::Reset(_) => true,
             }),
+            Message::Resumed { changes: Some(changes), .. } => {
+                changes.iter().all(|change| has_home(&change.key))
+            }
             _ => true,
         }
     }
@@ -283,15 +282,24 @@ impl Hub {
             Message::Load { fetch, range } => {
                 link.followed = true;
                 let connection = link.connection;
-                self.events.push(Event::Load(Asked { by: from, fetch, range, connection }));
+                let since = None;
+                self.events.push(Event::Load(Asked { by: from, fetch, range, since, connection }));
+            }
+            Message::Resume { range, since } => {
+                link.followed = true;
+                let (connection, fetch, since) = (link.connection, FetchId(0), Some(since));
+                self.events.push(Event::Load(Asked { by: from, fetch, range, since, connection }));
             }
             Message::Unfollow { range } => self.events.push(Event::Unfollow { by: from, range }),
             Message::Sync { request, after, hops } => self.asked_where(from, request, after, hops),
+            Message::Resumed { range, position, changes } => {
+                link.took(from, position);
+                self.events.push(Event::Resumed { home: from, range, changes });
+            }
+            Message::Reached(place) if link.resumes => link.reached_since = Some(place),
+            Message::Reached(place) => link.reached = Some(place),
             Message::Loaded { fetch, position, answer } => {
-                link.applied = link.applied.max(position);
-                // What is new here is as old as the home's own sources were.
-                link.reflects = Positions::default();
-                link.reflects.reach(from, link.applied);
+                link.took(from, position);
                 if link.loads.remove(&fetch).is_some() {
                     link.follows = true;
                     self.events.push(Event::Loaded { home: from, fetch, answer });
@@ -404,11 +412,11 @@ impl Hub {
     }
 
     /// Gives what was done so far its position.
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.position += u64::from(core::mem::take(&mut self.done));
     }
 
-    fn send_items(&mut self, to: Shard) {
+    pub(crate) fn send_items(&mut self, to: Shard) {
         let Some(link) = self.links.get_mut(&to) else { return };
         if !link.items.is_empty() {
             let items = core::mem::take(&mut link.items);
@@ -521,19 +529,22 @@ impl Hub {
         self.begin_anew(with);
     }
 
-    /// Has loads fail that wait for shards which are lost for long.
-    pub fn give_up_loads(&mut self, now: Millis) {
+    /// Has loads fail that wait for shards which are lost for long, and gives these shards. To be called in each turn, where connections are lost and found.
+    pub fn give_up_loads(&mut self, now: Millis) -> Vec<Shard> {
+        self.now = now;
+        let mut lost = Vec::new();
         for (&home, link) in &mut self.links {
             let Some(since) = link.lost_at else { continue };
             if now.since(since) < LOST_FOR {
                 continue;
             }
+            lost.push(home);
             for (fetch, _) in core::mem::take(&mut link.loads) {
-                let text = format!("shard {} has no owner that can be reached", home.0);
-                let refusal = ShardRefusal { code: String::from("CLUSTERDOWN"), text };
-                self.events.push(Event::Loaded { home, fetch, answer: Err(refusal) });
+                let answer = Err(refusal_of_lost(home));
+                self.events.push(Event::Loaded { home, fetch, answer });
             }
         }
+        lost
     }
 
     /// How much is open here.

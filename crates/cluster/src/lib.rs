@@ -13,6 +13,9 @@
 //! - H4. What a hub says of how far its shard has come ([`Hub::wait`], [`Hub::positions`]), the shard's engine shows, whenever
 //!   it is asked. So a packet that has arrived is left as it is until its events are taken: what it says becomes known here
 //!   and in the engine in one step, even where a request that must show it comes before.
+//! - H5. What a follower has of a home that has told it a place among its writes ([`Message::Reached`]) shows everything up to there, wherever it was lost
+//!   afterwards. So a later life of the home that knows which keys were written behind the place can bring the follower up to date ([`Message::Resume`]);
+//!   the place that the follower names does not move until all of its ranges were.
 //!
 //! # Cost
 //! A change costs a follower one entry of a batch. A turn sends one packet to each shard that is told anything.
@@ -25,7 +28,10 @@ mod hub;
 mod link;
 mod message;
 mod positions;
+mod resumption;
+mod sent;
 
-pub use hub::{Asked, Event, Hub, Open, Sent, WaitId};
+pub use hub::{Asked, Event, Hub, Open, WaitId, refusal_of_lost};
 pub use message::{Item, Message, Packet};
 pub use positions::Positions;
+pub use sent::Sent;

@@ -9,10 +9,13 @@
 use crate::message::{Message, Packet};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use headwater_base::source::{FetchId, Position};
-use headwater_base::{KeyRange, Millis};
+use headwater_base::source::{FetchId, Position, StorePlace};
+use headwater_base::{KeyRange, Millis, Shard};
 
 use crate::{Item, Positions};
+
+/// So many milliseconds lie between two places that a follower is told, at least.
+const PLACE_EVERY: u64 = 100;
 
 /// What became of a packet.
 #[derive(Debug)]
@@ -53,6 +56,14 @@ pub(crate) struct Link {
     pub(crate) applied: Position,
     /// What all that is here of the other reflects.
     pub(crate) reflects: Positions,
+    /// The last place among the other's writes up to which all that was loaded of it shows everything.
+    pub(crate) reached: Option<StorePlace>,
+    /// Ranges are being resumed from there; what the other has told it has reached since.
+    pub(crate) resumes: bool,
+    pub(crate) reached_since: Option<StorePlace>,
+    /// The last place of this shard's writes that the other was told, and when.
+    pub(crate) told_place: Option<StorePlace>,
+    pub(crate) told_place_at: Millis,
 }
 
 impl Link {
@@ -72,6 +83,11 @@ impl Link {
             asks: Vec::new(),
             applied: Position(0),
             reflects: Positions::default(),
+            reached: None,
+            resumes: false,
+            reached_since: None,
+            told_place: None,
+            told_place_at: Millis(0),
         }
     }
 
@@ -83,12 +99,20 @@ impl Link {
         Packet { epoch, connection: self.connection, number, message }
     }
 
+    /// Some of what the other has was taken in, as of this position there at least.
+    pub(crate) fn took(&mut self, from: Shard, position: Position) {
+        self.applied = self.applied.max(position);
+        // What is new here is as old as the home's own sources were.
+        self.reflects = Positions::default();
+        self.reflects.reach(from, self.applied);
+    }
+
     /// Begins a connection anew; loads that are not answered stay to be asked for again.
     pub(crate) fn begin(&mut self, connection: u64, now: Millis) {
-        let Self { epoch, loads, applied, lost_at, .. } =
+        let Self { epoch, loads, applied, lost_at, reached, .. } =
             core::mem::replace(self, Self { connection, ..Self::new(now) });
         (self.epoch, self.loads, self.applied) = (epoch, loads, applied);
-        self.lost_at = lost_at;
+        (self.lost_at, self.reached) = (lost_at, reached);
     }
 
     pub(crate) fn receive(&mut self, packet: Packet, now: Millis) -> Received {
@@ -123,6 +147,11 @@ impl Link {
     /// Whether a loss on the link would be of consequence.
     fn is_used(&self) -> bool {
         self.follows || self.followed || !self.loads.is_empty()
+    }
+
+    /// Whether the other follows something, and has not been told for a while how far this shard's writes have come.
+    pub(crate) fn is_place_due(&self, now: Millis) -> bool {
+        self.followed && now.since(self.told_place_at) >= PLACE_EVERY
     }
 
     /// Whether it is time to say something.

@@ -2,7 +2,7 @@
 
 use crate::Positions;
 use alloc::vec::Vec;
-use headwater_base::source::{Change, FetchId, Pair, Position};
+use headwater_base::source::{Change, FetchId, Pair, Position, StorePlace};
 use headwater_base::{KeyRange, ShardRefusal};
 
 /// A message on its way, with what tells whether it is the next one.
@@ -34,6 +34,13 @@ pub enum Message {
         /// The keys wanted.
         range: KeyRange,
     },
+    /// To a home: I have this range as of a place among your writes; tell me what has changed since, and its changes from there on.
+    Resume {
+        /// The keys.
+        range: KeyRange,
+        /// The place, which an earlier life of the home may have told.
+        since: StorePlace,
+    },
     /// To a home: changes of this range are of no interest any more.
     Unfollow {
         /// The keys that were followed.
@@ -64,6 +71,17 @@ pub enum Message {
         /// What has changed.
         items: Vec<Item>,
     },
+    /// From a home: what has changed of a range that is to be resumed.
+    Resumed {
+        /// Which range.
+        range: KeyRange,
+        /// Where the home stands at least.
+        position: Position,
+        /// The keys that may have changed, as they are now. `None`: that is not known, and the range is not followed.
+        changes: Option<Vec<Change>>,
+    },
+    /// From a home: what was told shows everything up to this place among its writes, which cannot be lost any more.
+    Reached(StorePlace),
     /// From a home: all that happened there up to a position has been told.
     Synced {
         /// Which request.
@@ -97,6 +115,7 @@ impl Packet {
         let beside = match &self.message {
             Message::Loaded { answer: Ok(pairs), .. } => pairs.iter().map(of_pair).sum(),
             Message::Changes { items, .. } => items.iter().map(of_item).sum(),
+            Message::Resumed { changes: Some(changes), .. } => changes.iter().map(of_change).sum(),
             _ => 0,
         };
         size_of::<Self>() + beside

@@ -137,6 +137,8 @@ impl Engine {
             ("fan_outs_deep", counters.fan_outs_deep),
             ("ranges_gathered", counters.ranges_gathered),
             ("folds_gathered", counters.folds_gathered),
+            ("ranges_resumed", counters.ranges_resumed),
+            ("ranges_not_resumed", counters.ranges_not_resumed),
             ("tables_visited", self.store.visited()),
             ("joins_compared", self.views.catalog.compared.get()),
             ("updates_applied", counters.updates),

@@ -189,6 +189,7 @@ impl Engine {
         work.stale.clear();
         work.refolding.clear();
         work.upstream.clear();
+        work.suspended.clear();
         let log = core::mem::take(&mut work.log);
         for (entry, _) in log.iter() {
             self.views.updaters.contexts.release(entry.context);

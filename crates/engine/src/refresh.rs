@@ -228,6 +228,10 @@ impl Engine {
             if self.reads.slices.lets_others() {
                 return Err(Missing);
             }
+            if !work.suspended.is_empty() {
+                self.await_homes_of(id)?;
+                continue;
+            }
             if work.invalid {
                 self.rebuild(id)?;
                 continue;

@@ -59,6 +59,14 @@ pub enum Effect {
         /// The keys wanted.
         range: KeyRange,
     },
+    /// The keys of `range` are here as of the end of the connection to `home`: say which have changed since, and the changes from now on. Give the answer to
+    /// [`crate::Engine::resumed_at`].
+    ResumeFrom {
+        /// The shard that is asked.
+        home: Shard,
+        /// The keys.
+        range: KeyRange,
+    },
     /// The range is no longer kept here: `home` need not tell its changes any more.
     UnfollowAt {
         /// The shard that tells them.
@@ -447,6 +455,10 @@ pub(crate) struct Counters {
     pub(crate) ranges_gathered: u64,
     /// Stale folds that were recomputed piece by piece.
     pub(crate) folds_gathered: u64,
+    /// Ranges of other shards that went on behind a lost connection with what had changed since.
+    pub(crate) ranges_resumed: u64,
+    /// Those that were forgotten, because their home did not know what had changed.
+    pub(crate) ranges_not_resumed: u64,
     pub(crate) updates: u64,
     pub(crate) updates_in_place: u64,
     pub(crate) checks_logged: u64,

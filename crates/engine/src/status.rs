@@ -24,7 +24,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use headwater_base::key::{SEPARATOR, before_end, end_at_most, prefix_end};
-use headwater_base::{KeyRange, Limits, Millis};
+use headwater_base::{KeyRange, Limits, Millis, Shard};
 use headwater_pattern::{Bindings, Component, Pattern};
 use headwater_policy::Heat;
 use headwater_pool::prefetch;
@@ -50,6 +50,8 @@ pub(crate) struct Work {
     pub(crate) stale: BTreeSet<Box<[u8]>>,
     /// Output keys whose fold is being recomputed piece by piece.
     pub(crate) refolding: BTreeMap<Box<[u8]>, Refolding>,
+    /// Homes of keys that it has read, of which nothing was heard for a while: it waits for those that are suspended still.
+    pub(crate) suspended: Vec<Shard>,
     /// Ranges of other joins, read by this one, that are not clean.
     pub(crate) upstream: BTreeSet<StatusId>,
     /// What applying check keys that went took since the range was clean.
@@ -65,6 +67,7 @@ impl Work {
             && self.log.is_empty()
             && self.stale.is_empty()
             && self.refolding.is_empty()
+            && self.suspended.is_empty()
             && self.upstream.is_empty()
     }
 
@@ -74,6 +77,7 @@ impl Work {
             + self.stale.iter().map(|key| key.len() + 32).sum::<usize>()
             + self.refolding.keys().map(|key| 2 * key.len() + 96).sum::<usize>()
             + self.upstream.len() * 8
+            + self.suspended.capacity() * size_of::<Shard>()
     }
 }
 

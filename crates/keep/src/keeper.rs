@@ -13,7 +13,7 @@ use crate::survey::{Survey, Wanted};
 use crate::tables::Tables;
 use crate::turn::{Op, Turn};
 use crate::walk;
-use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position};
+use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position, StorePlace};
 use headwater_base::{KeyRange, Millis};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -313,5 +313,14 @@ impl BaseStore for StoreHandle {
 
     fn settle(&mut self) -> Result<(), String> {
         walk::settle(self)
+    }
+
+    fn reached(&self) -> Option<StorePlace> {
+        lock(&self.front.shared.recent).reached()
+    }
+
+    fn written_since(&mut self, place: StorePlace, range: &KeyRange) -> Option<Vec<Vec<u8>>> {
+        let gathered = lock(&self.front.gathered);
+        lock(&self.front.shared.recent).written_since(place, range, &gathered.turn)
     }
 }

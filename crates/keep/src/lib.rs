@@ -42,6 +42,7 @@ mod notes;
 mod options;
 mod origin;
 mod outside;
+mod recent;
 mod record;
 mod restore;
 mod shared;
@@ -69,6 +70,7 @@ pub use keeper::{StoreHandle, StoreWatch};
 pub use options::{Options, REMOVALS_BYTES_MIN, StoreStats};
 pub use origin::LogOrigin;
 pub use outside::{Acknowledger, Feed, LogMark, TurnLog};
+pub use recent::RecentWrites;
 pub use restore::{Restored, check_backup, restore, restore_copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -293,6 +295,7 @@ impl Store {
             notes,
             tables,
             queue: Mutex::new(Queue::default()),
+            recent: Mutex::new(feed.recent(&options, state)),
             awaited: Mutex::default(),
             queue_bytes_max: options.table_bytes as usize,
             gathers: !matches!(feed, Feed::Own),

@@ -22,6 +22,8 @@ pub struct Options {
     /// Bytes that gather in memory until the store writes them as a table. More means fewer and longer
     /// writes; all that the store takes of memory is in proportion.
     pub table_bytes: u64,
+    /// Bytes of keys that were written last and are remembered, where turns come from a log or go to one; 0: none are.
+    pub recent_bytes: usize,
 }
 
 impl Default for Options {
@@ -32,6 +34,7 @@ impl Default for Options {
             load_bytes_max: 256 << 20,
             free_bytes_min: 64 << 20,
             table_bytes: 16 << 20,
+            recent_bytes: 0,
         }
     }
 }

@@ -6,9 +6,11 @@
 //! The folder is a copy, so nothing of it needs to be synced before a reply: [`Durability`](crate::Durability) says
 //! nothing here.
 
-use crate::Store;
+use crate::recent::RecentWrites;
+use crate::record::State;
 use crate::shared::{Shared, lock};
 use crate::turn::Turn;
+use crate::{Options, Store};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -44,6 +46,12 @@ pub enum Feed {
 }
 
 impl Feed {
+    /// Remembers what is written from now on to the store of a folder in this state.
+    pub(crate) fn recent(&self, options: &Options, state: State) -> RecentWrites {
+        let bytes_max = if matches!(self, Self::Own) { 0 } else { options.recent_bytes };
+        RecentWrites::new(bytes_max, state.position, state.mark)
+    }
+
     /// Whether it is the one of a folder that ends with this operation, and there in its log.
     pub(crate) fn check(&self, position: u64, mark: Option<LogMark>) -> Result<(), String> {
         let why = match (self, mark) {
@@ -71,6 +79,7 @@ impl Shared {
     /// Keeps a turn until the log has it; gives one for what comes behind it. Where much waits, writes are refused: the shard serves reads meanwhile.
     pub(crate) fn await_log(&self, turn: Turn) -> Turn {
         let next = Turn::after(turn.last());
+        lock(&self.recent).push(&turn);
         let mut awaited = lock(&self.awaited);
         awaited.bytes += turn.bytes();
         awaited.turns.push_back(turn);
@@ -105,6 +114,7 @@ impl Shared {
 
     /// Gives the writer what ends with the operation `last` at the latest; `mark` is where that ends in the log.
     fn acknowledged(&self, last: u64, mark: LogMark) {
+        lock(&self.recent).acknowledged(last, mark.checksum);
         let mut awaited = lock(&self.awaited);
         let count = awaited.turns.iter().take_while(|turn| turn.last() <= last).count();
         let mut turns: VecDeque<Turn> = awaited.turns.drain(..count).collect();
@@ -180,6 +190,17 @@ impl Store {
         self.log_mark
     }
 
+    /// What was written last, for the next store of the folder.
+    #[must_use]
+    pub fn take_recent(&self) -> RecentWrites {
+        core::mem::take(&mut *lock(&self.front.shared.recent))
+    }
+
+    /// Remembers what the last store of the folder did of what was written last; nothing was told yet.
+    pub fn remember(&self, recent: RecentWrites) {
+        lock(&self.front.shared.recent).go_on_from(recent);
+    }
+
     /// For the thread that hears the log.
     #[must_use]
     pub fn acknowledger(&self) -> Acknowledger {
@@ -203,6 +224,10 @@ impl Store {
             ));
         }
         turn.set_mark(mark);
+        let mut recent = lock(&self.front.shared.recent);
+        recent.push(&turn);
+        recent.acknowledged(turn.last(), mark.checksum);
+        drop(recent);
         self.front.told.store(turn.last(), Ordering::Release);
         gathered.turn = self.front.shared.push(turn);
         Ok(())

@@ -3,6 +3,7 @@
 use crate::backup::BackupThread;
 use crate::lost::Lost;
 use crate::outside::Awaited;
+use crate::recent::RecentWrites;
 use crate::turn::Turn;
 use fjall::{Database, Keyspace};
 use headwater_base::KeyRange;
@@ -93,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) gathers: bool,
     /// The last operation that somebody waits to see in the store: up to there nothing gathers.
     pub(crate) wanted: AtomicU64,
+    /// What was written last.
+    pub(crate) recent: Mutex<RecentWrites>,
     /// What the log has not acknowledged.
     pub(crate) awaited: Mutex<Awaited>,
     /// The shard waits when so many bytes of operations wait for the writer.

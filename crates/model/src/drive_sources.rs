@@ -446,7 +446,9 @@ impl Run<'_> {
                         self.source(&source)?.ask(fetch, range, portion);
                     }
                     Effect::Unfollow { source, range } => self.source(&source)?.unfollow(&range),
-                    Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {} // There is one shard.
+                    Effect::LoadFrom { .. }
+                    | Effect::ResumeFrom { .. }
+                    | Effect::UnfollowAt { .. } => {} // There is one shard.
                     Effect::Wake(ticket) => {
                         let at = self.waiting.iter().position(|(waits, _)| *waits == ticket);
                         let at = at.ok_or_else(|| format!("nobody waits for {ticket:?}"))?;

@@ -19,9 +19,11 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use headwater_base::source::{Change, Position};
+use headwater_base::source::{Change, Pair, Position, StorePlace};
 use headwater_base::{KeyRange, Millis, Shard};
-use headwater_cluster::{Asked, Event, Hub, Item, Open, Packet, Positions, Sent, WaitId};
+use headwater_cluster::{
+    Asked, Event, Hub, Item, Open, Packet, Positions, Sent, WaitId, refusal_of_lost,
+};
 use headwater_engine::{
     Effect, Engine, EngineError, Follower, Notification, NotifiedChange, Stop, Ticket, WARM_MAX,
 };
@@ -117,9 +119,11 @@ impl Peers {
         self.hub.found(with, now);
     }
 
-    /// Has loads fail whose home is lost for long: see [`Hub::give_up_loads`].
-    pub fn give_up_loads(&mut self, now: Millis) {
-        self.hub.give_up_loads(now);
+    /// Has loads fail whose home is lost for long, and what waits for it otherwise: see [`Hub::give_up_loads`].
+    pub fn give_up_loads(&mut self, engine: &mut Engine, now: Millis) {
+        for home in self.hub.give_up_loads(now) {
+            engine.fail_suspended(home, refusal_of_lost(home));
+        }
     }
 
     /// Takes what is to be sent, and to whom.
@@ -233,6 +237,11 @@ impl Peers {
             rest.extend(self.effect(effect));
         }
         self.hub.flush(engine.is_followed_current());
+        if self.hub.is_place_due()
+            && let Some(place) = engine.place_told()
+        {
+            self.hub.tell_place(place);
+        }
         rest
     }
 
@@ -261,12 +270,28 @@ impl Peers {
                 engine.changed_at(home, &changes);
             }
             Event::Reset(home) => engine.reset_at(home, &KeyRange::all()),
+            Event::Suspended(home) => engine.suspend_at(home),
+            Event::Found(home) => {
+                engine.resume_from(home);
+                self.look_whether_resumed(engine, home);
+            }
+            Event::Resumed { home, range, changes } => {
+                engine.resumed_at(home, &range, changes.as_deref());
+                self.look_whether_resumed(engine, home);
+            }
             Event::Settled(wait) => self.settled.push(wait),
+        }
+    }
+
+    fn look_whether_resumed(&mut self, engine: &Engine, home: Shard) {
+        if !engine.is_suspended(home) {
+            self.hub.end_resumption(home);
         }
     }
 
     fn effect(&mut self, effect: Effect) -> Option<Effect> {
         match effect {
+            Effect::ResumeFrom { home, range } => self.hub.resume(home, range),
             Effect::LoadFrom { fetch, home, range } => self.hub.load(home, fetch, range),
             Effect::UnfollowAt { home, range } => self.hub.unfollow(home, range),
             Effect::Wake(ticket) => match self.waiting.remove(&ticket) {
@@ -274,7 +299,7 @@ impl Peers {
                 None => return Some(effect),
             },
             Effect::Fail { ticket, ref error } => match self.waiting.remove(&ticket) {
-                Some(asked) => self.hub.loaded(&asked, Err(error.refusal())),
+                Some(asked) => self.refuse_load(&asked, error),
                 None => return Some(effect),
             },
             effect => return Some(effect),
@@ -288,19 +313,49 @@ impl Peers {
             if !self.hub.is_awaited(&asked) {
                 continue;
             }
+            if asked.since.is_some() && !engine.keeps_all_of(&asked.range) {
+                self.hub.resumed(&asked, None);
+                continue;
+            }
             // E1.
             self.hear(engine, clients);
             ticket.into_iter().for_each(|ticket| engine.resume_counting(ticket));
             let part = engine.give_part(&asked.range, follower(asked.by));
             engine.end_counting();
             match part {
-                Ok(pairs) => self.hub.loaded(&asked, Ok(pairs)),
+                Ok(pairs) => match asked.since {
+                    None => self.hub.loaded(&asked, Ok(pairs)),
+                    Some(since) => self.resume(engine, &asked, since, &pairs),
+                },
                 Err(Stop::Wait(ticket)) => _ = self.waiting.insert(ticket, asked),
                 Err(Stop::Failed(EngineError::OutOfMemory)) if engine.make_room_again() => {
                     self.asked.push_front((asked, None));
                 }
-                Err(Stop::Failed(error)) => self.hub.loaded(&asked, Err(error.refusal())),
+                Err(Stop::Failed(error)) => self.refuse_load(&asked, &error),
             }
+        }
+    }
+
+    /// Tells who resumes a range which of its keys may have changed since a place, of all that are there now.
+    fn resume(&mut self, engine: &mut Engine, asked: &Asked, since: StorePlace, pairs: &[Pair]) {
+        let change = |key: Vec<u8>| {
+            let found = pairs.binary_search_by(|pair| pair.key.cmp(&key)).ok();
+            Change { key, value: found.map(|at| pairs[at].value.clone()) }
+        };
+        let written = engine.written_since(since, &asked.range);
+        if written.is_none() {
+            engine.unfollow(&asked.range, follower(asked.by));
+        }
+        let own = |keys: Vec<Vec<u8>>| keys.into_iter().filter(|key| engine.owns(key));
+        let changes = written.map(|keys| own(keys).map(change).collect());
+        self.hub.resumed(asked, changes);
+    }
+
+    /// A load, or a range that is to be resumed, cannot be had.
+    fn refuse_load(&mut self, asked: &Asked, error: &EngineError) {
+        match asked.since {
+            Some(_) => self.hub.resumed(asked, None),
+            None => self.hub.loaded(asked, Err(error.refusal())),
         }
     }
 

@@ -83,7 +83,9 @@ impl EngineTarget {
                     Effect::Unfollow { source, range } => {
                         self.sources.entry(source).or_default().unfollow(&range);
                     }
-                    Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {} // There is one shard.
+                    Effect::LoadFrom { .. }
+                    | Effect::ResumeFrom { .. }
+                    | Effect::UnfollowAt { .. } => {} // There is one shard.
                     Effect::Wake(ticket) => self.wake(ticket, lines),
                     Effect::Fail { ticket, error } => self.fail(ticket, &error, lines),
                 }

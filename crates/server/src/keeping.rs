@@ -147,6 +147,7 @@ impl EmbeddedStore {
         let (store, definitions) = Store::open_with(&folder, options, feed, sink, bell)
             .map_err(|why| ConfigError(format!("data-dir '{path}': {why}")))?;
         if let Some(replica) = &replica {
+            store.remember(replica.take_recent());
             replica.tells(store.acknowledger());
         }
         // Where one process has all shards, the first shard's store says what was declared. In a cluster each shard's log has every declaration.

@@ -61,7 +61,12 @@ impl World {
         let mut wrong = Ok(());
         let mut found = Vec::new();
         let (history, lost, outputs) = (&self.history, self.lost, &self.outputs);
-        self.shards[usize::from(parked.shard.0)].engine.replicas(&mut |key, value| {
+        let engine = &self.shards[usize::from(parked.shard.0)].engine;
+        engine.replicas(&mut |key, value| {
+            // What is not shown for now may be old.
+            if engine.is_suspended(self.placement.home(key)) {
+                return;
+            }
             // What a join gives there, or gave, was never written.
             if outputs.iter().any(|output| output.matches(key)) {
                 return;

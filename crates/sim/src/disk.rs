@@ -2,15 +2,18 @@
 //! writes are told in order, what is synced stays, and of what is not a beginning stays. Loads are answered late, as of
 //! the moment of the question or of the answer.
 
-use headwater_base::source::Attributes;
+use headwater_base::source::{Attributes, StorePlace};
 use headwater_base::{KeyRange, Millis};
 use headwater_engine::{BaseStore, FetchId, Loaded, Pair, Position};
 use headwater_model::rng::Rng;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 type Pairs = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+
+/// So many writes are known to whoever resumes what it has of the shard.
+const RECENT: usize = 40;
 
 #[derive(Debug)]
 enum Write {
@@ -49,11 +52,21 @@ struct State {
     questions: u64,
     /// Nothing becomes safe.
     refuses: bool,
+    /// What the last writes were about, and the place before the first of them: none before a crash that has lost some.
+    recent: VecDeque<KeyRange>,
 }
 
 impl State {
     fn write(&mut self, write: Write) -> Position {
         apply(&mut self.pairs, &write);
+        self.recent.push_back(match &write {
+            Write::Put(key, ..) | Write::Remove(key) => KeyRange::point(key),
+            Write::RemoveRange(range) => range.clone(),
+            Write::Clear => KeyRange::all(),
+        });
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
         self.unsynced.push(write);
         self.position += 1;
         Position(self.position)
@@ -104,6 +117,11 @@ impl Disk {
         }
         state.pairs.clone_from(&state.synced);
         state.asked.clear();
+        if lost {
+            // No place of before is one of this history.
+            state.recent.clear();
+            state.position += 1;
+        }
         lost
     }
 
@@ -199,5 +217,24 @@ impl BaseStore for Disk {
         }
         self.sync();
         Ok(())
+    }
+
+    fn reached(&self) -> Option<StorePlace> {
+        // A crash may lose it: then the place is none of the disk's any more.
+        Some(StorePlace { position: Position(self.0.borrow().position), checksum: 0 })
+    }
+
+    fn written_since(&mut self, place: StorePlace, range: &KeyRange) -> Option<Vec<Vec<u8>>> {
+        let state = self.0.borrow();
+        let since = state.position.checked_sub(place.position.0)? as usize;
+        let behind = state.recent.len().checked_sub(since)?;
+        let mut keys = BTreeSet::new();
+        for written in state.recent.iter().skip(behind).filter(|written| written.overlaps(range)) {
+            if *written != KeyRange::point(&written.first) {
+                return None;
+            }
+            keys.insert(written.first.clone());
+        }
+        Some(keys.into_iter().collect())
     }
 }

@@ -58,6 +58,8 @@ pub enum Cut {
     Unfollows,
     /// A key of a range that is loaded.
     Pairs,
+    /// A change of a range that is resumed.
+    Resumed,
     /// That a home has not come as far as it says.
     Positions,
     /// A change that a watching client is told.

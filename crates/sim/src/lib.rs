@@ -1,7 +1,7 @@
 //! Many shards in one thread, under simulated time and a simulated network, from one seed.
 //!
 //! Clients write keys at their homes, and remove ranges, or at a source that keeps some tables for all shards, with a time to live or without, read ranges of all shards and watch some, while
-//! packets are late, twice, out of order or lost, the source tells each shard in its own time, fails loads or loses track, shards are slow, restart (without their memory, with what their disks
+//! packets are late, twice, out of order or lost, after which shards go on with what they have where the home still knows what has changed since, the source tells each shard in its own time, fails loads or loses track, shards are slow, restart (without their memory, with what their disks
 //! keep, or with what they kept a while ago), evict, and hand partitions over, and joins and FLUSHALL go
 //! from shard to shard. In three of four simulations, requests and what follows from them are done in slices of 2, 3 or 10 rows,
 //! between which anything else may happen. Every answer is held against the oracle (`headwater_model`):

@@ -31,6 +31,11 @@ impl Network {
                 Some(if items.iter().any(is_reset) { "resets told" } else { "changes told" })
             }
             Message::Unfollow { .. } => Some("ranges unfollowed"),
+            Message::Resumed { changes: None, .. } => Some("ranges not resumed"),
+            Message::Resumed { changes: Some(changes), .. } if changes.is_empty() => {
+                Some("ranges resumed as they were")
+            }
+            Message::Resumed { .. } => Some("ranges resumed with changes"),
             _ => None,
         }
     }
@@ -102,10 +107,12 @@ fn leave_out(what: Cut, message: &mut Message) {
             items.retain(|item| matches!(item, Item::Change(_)));
         }
         (Cut::Unfollows, message @ Message::Unfollow { .. }) => *message = Message::Pong,
+        (Cut::Resumed, Message::Resumed { changes: Some(changes), .. }) => drop(changes.pop()),
         (Cut::Pairs, Message::Loaded { answer: Ok(pairs), .. }) => drop(pairs.pop()),
         (
             Cut::Positions,
             Message::Loaded { position, .. }
+            | Message::Resumed { position, .. }
             | Message::Changes { position, .. }
             | Message::Synced { position, .. },
         ) => position.0 += 100,

@@ -32,6 +32,9 @@ fn what_is_left_out_is_found() {
     };
     tell(Cut::Changes, &|_| {});
     tell(Cut::Pairs, &|_| {});
+    tell(Cut::Resumed, &|faults| {
+        (faults.disks, faults.forgetful, faults.lost, faults.crashes) = (true, false, 40, 12);
+    });
     tell(Cut::Positions, &|_| {});
     tell(Cut::Resets, &|faults| faults.evictions = 200);
     tell(Cut::Unfollows, &|faults| (faults.evictions, faults.joins) = (200, 100));

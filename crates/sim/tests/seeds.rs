@@ -10,7 +10,7 @@ use std::panic::catch_unwind;
 mod many;
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 37] = [
+const HAPPENS: [&str; 40] = [
     "answers checked",
     "answers that show all of a source",
     "answers that show all writes",
@@ -33,7 +33,10 @@ const HAPPENS: [&str; 37] = [
     "moves undone",
     "partitions moved",
     "ranges gathered",
+    "ranges not resumed",
     "ranges removed",
+    "ranges resumed as they were",
+    "ranges resumed with changes",
     "ranges unfollowed",
     "requests that failed with a source",
     "resets told",

@@ -83,7 +83,7 @@ fn warned(status: &Value) -> Option<&str> {
 #[test]
 fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused() {
     let Some(mut cluster) = Cluster::start() else { return };
-    let formats = json!("records 1, links 3, snapshots 1");
+    let formats = json!("records 1, links 4, snapshots 1");
     let found = status(&cluster, "all is well", |status, is_well| is_well && all_heard(status));
     for at in 0..NODES {
         let node = node_of(&found, at);
@@ -104,7 +104,7 @@ fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused
     others.sort_unstable();
     let [one, other] = others;
     let expected = format!(
-        "nodes run different programs ({VERSION} with records 1, links 3, snapshots 1 at node{one}, node{other}; 99.0.0 with records 1-2, links 3, snapshots 1 at node{newer}): upgrade the others, and the newest formats are not written before all nodes read them"
+        "nodes run different programs ({VERSION} with records 1, links 4, snapshots 1 at node{one}, node{other}; 99.0.0 with records 1-2, links 3, snapshots 1 at node{newer}): upgrade the others, and the newest formats are not written before all nodes read them"
     );
     assert!(warned(&found).unwrap().starts_with(&expected), "{found:#}");
     let told = operate(&cluster, "status");

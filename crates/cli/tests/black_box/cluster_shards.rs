@@ -36,7 +36,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// `None`: there is no `nats-server` on this machine.
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let (nats, turn) = servers("always")?;
         Some(Self::start_among(&OF, nats, turn, free_ports(OF.len()), Vec::new()))
     }
@@ -190,7 +190,7 @@ impl Cluster {
 }
 
 /// The pairs of a reply.
-fn pairs(value: &redis::Value) -> BTreeMap<String, String> {
+pub(crate) fn pairs(value: &redis::Value) -> BTreeMap<String, String> {
     let redis::Value::Array(all) = value else { panic!("{value:?}") };
     all.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
 }

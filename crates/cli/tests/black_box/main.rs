@@ -27,6 +27,7 @@ mod cluster_restore;
 mod cluster_shards;
 mod cluster_shards_cut;
 mod cluster_standby;
+mod cluster_views;
 mod cluster_writers;
 mod data;
 mod deploy;

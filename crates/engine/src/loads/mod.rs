@@ -39,10 +39,10 @@ pub(crate) use waits::Waits;
 
 use crate::base_data::BaseData;
 use crate::report::Effect;
-use crate::shards::Elsewhere;
+use crate::shards::{Elsewhere, Suspension};
 use crate::sources::{KEPT, Persistence, Sources};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -58,6 +58,8 @@ pub(crate) struct Loads {
     own: Vec<Option<Box<LoadedData>>>,
     /// Keys of other shards.
     pub(crate) elsewhere: Elsewhere,
+    /// Other shards of which nothing is heard for now.
+    pub(crate) suspended: BTreeMap<Shard, Suspension>,
     pub(crate) waits: Waits,
     pub(crate) sources: Sources,
     pub(crate) persistence: Persistence,

@@ -40,6 +40,7 @@ impl Engine {
         table: TableId,
         range: &KeyRange,
     ) -> Result<(), Missing> {
+        self.await_home(home)?;
         let part = LoadedId { table, home: Some(home) };
         if let Some(data) = self.base.loads.data_mut(part)
             && data.serve(range, &self.memory.ranges)
@@ -68,9 +69,10 @@ impl Engine {
             return true;
         }
         let Some(placed) = self.base.placed.as_deref() else { return true };
-        let me = placed.me;
+        let (me, suspended) = (placed.me, &self.base.loads.suspended);
         match placed.placement.home_of_range(span) {
             Some(home) if home == me => true,
+            Some(home) if suspended.contains_key(&home) => false,
             Some(home) => self
                 .base
                 .loads

@@ -206,7 +206,7 @@ impl Views {
     ///
     /// Where the range says as many leading components of its keys as the updaters of a source share, these are looked up:
     /// only where they share more, all are walked over.
-    fn readers_of(&self, table: TableId, range: &KeyRange) -> BTreeSet<StatusId> {
+    pub(crate) fn readers_of(&self, table: TableId, range: &KeyRange) -> BTreeSet<StatusId> {
         let (first, point) = (&*range.first, is_point(range));
         let shared = &first[..shared_prefix(range)];
         let known = shared.iter().filter(|&&byte| byte == SEPARATOR).count();

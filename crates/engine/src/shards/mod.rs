@@ -16,7 +16,7 @@
 //!   are none in layers.
 //! - D2. Ranges that are loaded from a home are as L1 says (`loads`): they hold exactly the keys that the home has there and
 //!   is home of, as of the last thing the home said. So what a home says must be given to the engine in
-//!   the order in which it was said.
+//!   the order in which it was said. For a home of which nothing is heard, see D5 (`suspended`).
 //! - D3. A valid status range has read no span that is not loaded from each home that may have keys of it, but
 //!   for spans of *aligned* sources: those whose placing components are the output's, so that only own keys give
 //!   own outputs.
@@ -32,9 +32,11 @@ mod give;
 mod moves;
 mod remote;
 mod replicas;
+mod suspended;
 
 pub use remote::RemoteReport;
 pub(crate) use replicas::Elsewhere;
+pub(crate) use suspended::Suspension;
 
 use crate::base_data::BaseData;
 use crate::catalog::Plan;

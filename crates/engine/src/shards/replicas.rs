@@ -134,6 +134,9 @@ impl Engine {
                 self.forget_part(LoadedId { table, home: Some(home) }, &within);
             }
         }
+        if *range == KeyRange::all() {
+            self.end_suspension(home);
+        }
     }
 
     /// Stores a key of another home.

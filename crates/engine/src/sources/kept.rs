@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_base::key::SEPARATOR;
-use headwater_base::source::{Attributes, BaseStore, FetchId, Position};
+use headwater_base::source::{Attributes, BaseStore, FetchId, Position, StorePlace};
 use headwater_base::stream_records::{STREAM_RECORDS, stream_records};
 use headwater_base::{KeyRange, Millis};
 use headwater_policy::Heat;
@@ -92,6 +92,20 @@ impl Persistence {
     /// Whether the store surely holds no key of `range`.
     pub(crate) fn holds_nothing(&mut self, range: &KeyRange) -> bool {
         self.store.as_mut().is_none_or(|store| store.holds_nothing(range))
+    }
+
+    /// As [`BaseStore::reached`].
+    pub(crate) fn reached(&self) -> Option<StorePlace> {
+        self.store.as_ref()?.reached()
+    }
+
+    /// As [`BaseStore::written_since`].
+    pub(crate) fn written_since(
+        &mut self,
+        place: StorePlace,
+        range: &KeyRange,
+    ) -> Option<Vec<Vec<u8>>> {
+        self.store.as_mut()?.written_since(place, range)
     }
 
     /// Waits until the store has everything safe.

@@ -22,6 +22,7 @@ mod shards;
 mod snapshots;
 mod spill;
 mod streams;
+mod suspended;
 mod tallies;
 mod windows;
 mod work;

@@ -9,6 +9,8 @@ const LOAD_SHARE: u64 = 4;
 /// The store gathers this share of the bound, within what makes sense to it.
 const TABLE_SHARE: u64 = 32;
 const TABLE_BYTES_MIN: u64 = 1 << 20;
+/// Bytes of keys written last that an owner remembers, and who stands by: other shards go on at the next owner where these reach back to what they have.
+const RECENT_BYTES: usize = 4 << 20;
 
 /// Those of each store, where there are so many shards.
 pub(super) fn options(config: &Config, shards: u16) -> Options {
@@ -22,6 +24,9 @@ pub(super) fn options(config: &Config, shards: u16) -> Options {
     if config.is_clustered() {
         // What is safe is in the log.
         options.durability = Durability::None;
+    }
+    if config.is_clustered() && config.listen.shards.number() > 1 {
+        options.recent_bytes = RECENT_BYTES;
     }
     if config.memory.max.0 > 0 {
         options.load_bytes_max = config.memory.max.0 / LOAD_SHARE;

@@ -43,7 +43,7 @@ use driver::{Driver, Event, Told};
 use forward::{DoorKeeper, Forwarding};
 use headwater_config::{Cluster, Config, ConfigError, Size};
 use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
-use headwater_keep::{Acknowledger, LogMark, TurnLog};
+use headwater_keep::{Acknowledger, LogMark, RecentWrites, TurnLog};
 use headwater_log::Epoch;
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
@@ -146,6 +146,8 @@ pub(crate) struct ReplicaEnd {
     door: DoorKeeper,
     /// What the next process has of this one, when it has ended.
     left: Arc<Mutex<Inherited>>,
+    /// What was written last, from the store that followed the log for the one of the server.
+    recent: Arc<Mutex<RecentWrites>>,
 }
 
 impl ReplicaEnd {
@@ -192,6 +194,11 @@ impl ReplicaEnd {
     /// Whether the server is to end, because the node gives the shard up.
     pub(crate) fn leaves(&self) -> bool {
         self.lease.leaves.load(Ordering::Acquire)
+    }
+
+    /// Takes what was written last when the store of the node that stood by was closed.
+    pub(crate) fn take_recent(&self) -> RecentWrites {
+        core::mem::take(&mut *self.recent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What the process has told over HTTP until now.
@@ -361,6 +368,7 @@ impl ClusterNode {
             standby,
             door: forwarding.keeper(),
             left: Arc::default(),
+            recent: Arc::default(),
         };
         let run = move || driver.run(&tells, &says, &says_owners);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);
@@ -430,6 +438,7 @@ impl ClusterNode {
             "the node has the lease, and all of the log: it becomes the server"
         );
         self.end.standby.enter(StandbyStage::Begins);
+        *self.end.recent.lock().unwrap_or_else(PoisonError::into_inner) = copy.take_recent();
         drop(copy);
         self.followed = followed;
         if let Some(forwarding) = &mut self.forwarding {

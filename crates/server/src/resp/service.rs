@@ -302,7 +302,9 @@ impl Service for ShardService {
                         self.ask_load(fetch, &source, &range, portion);
                     }
                     Effect::Unfollow { source, range } => self.stores.hub.unfollow(&source, &range),
-                    Effect::LoadFrom { .. } | Effect::UnfollowAt { .. } => {
+                    Effect::LoadFrom { .. }
+                    | Effect::ResumeFrom { .. }
+                    | Effect::UnfollowAt { .. } => {
                         unreachable!("shards deal with it among themselves")
                     } // Nothing lives elsewhere without a placement.
                 }

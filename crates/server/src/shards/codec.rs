@@ -45,7 +45,7 @@ mod kind {
     /// Whether there is this kind in a format: those of later ones are neither written nor read where a connection has an earlier one.
     pub(super) fn is_of(kind: u8, format: u16) -> bool {
         let since = match kind {
-            ASKS..=LEFT => 3,
+            ASKS..=LEFT => 4,
             _ => return false,
         };
         format >= since
@@ -339,7 +339,7 @@ mod tests {
     use headwater_router::{Ask, AskHeader, answer_of, write_answer, write_ask};
 
     fn sender(shard: u16) -> Sender {
-        Sender { shard: Shard(shard), epoch: 0, shards: 10, format: 3 }
+        Sender { shard: Shard(shard), epoch: 0, shards: 10, format: 4 }
     }
 
     /// Batches with each kind of message.
@@ -390,7 +390,7 @@ mod tests {
 
     fn frame_of(batch: &MessageBatch) -> Vec<u8> {
         let mut frame = Vec::new();
-        batch.write((3, 7), &mut frame).unwrap();
+        batch.write((4, 7), &mut frame).unwrap();
         frame
     }
 
@@ -455,7 +455,7 @@ mod tests {
         let mut frame = b"before".to_vec();
         let messages = vec![ShardMessage::Resume];
         let batch = MessageBatch { messages, ..MessageBatch::default() };
-        assert_eq!(batch.write((3, 7), &mut frame), Err(Unsayable));
+        assert_eq!(batch.write((4, 7), &mut frame), Err(Unsayable));
         assert_eq!(frame, b"before");
     }
 
@@ -464,13 +464,13 @@ mod tests {
     fn what_a_format_does_not_have_is_neither_written_nor_read() {
         let batch = &batches()[0];
         let mut frame = b"before".to_vec();
-        assert_eq!(batch.write((2, 7), &mut frame), Err(Unsayable));
+        assert_eq!(batch.write((3, 7), &mut frame), Err(Unsayable));
         assert_eq!(frame, b"before");
-        let older = Sender { format: 2, ..sender(1) };
+        let older = Sender { format: 3, ..sender(1) };
         assert!(MessageBatch::read(&frame_of(batch), &older).is_err());
-        let newer = Sender { format: 4, ..sender(1) };
+        let newer = Sender { format: 5, ..sender(1) };
         let mut frame = Vec::new();
-        batch.write((4, 7), &mut frame).unwrap();
+        batch.write((5, 7), &mut frame).unwrap();
         assert!(MessageBatch::read(&frame, &newer).is_ok());
         assert!(!kind::is_of(kind::LEFT + 1, u16::MAX));
     }

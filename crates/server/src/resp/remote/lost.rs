@@ -117,7 +117,7 @@ impl ShardService {
     pub(super) fn look_at_lost(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.others.shards else { return };
         if shards.outbox.are_apart() {
-            shards.peers.give_up_loads(Millis(self.time.uptime));
+            shards.peers.give_up_loads(self.node.engine_mut(), Millis(self.time.uptime));
             if !shards.parting.kept.is_empty() {
                 self.answer_unsent(connections);
             }

@@ -21,7 +21,7 @@ use sha2::Sha256;
 const MAGIC: [u8; 4] = *b"HWLK";
 /// The formats of the messages that go over a link, which this program reads and writes. Whatever changes the bytes of messages (`shards::codec`, and what it
 /// calls) needs a newer one, beside which those before go on being read and written until no program of a cluster has them alone.
-pub(crate) const LINK_FORMATS: FormatRange = FormatRange::one(3);
+pub(crate) const LINK_FORMATS: FormatRange = FormatRange::one(4);
 pub(super) const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 /// No frame of a handshake has more bytes.

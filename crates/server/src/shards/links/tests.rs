@@ -37,7 +37,7 @@ fn settings(me: u16, epoch: u64) -> LinkSettings {
         secret: [5; 32],
         me: Shard(me),
         epoch,
-        formats: FormatRange::one(3),
+        formats: FormatRange::one(4),
         bind: SocketAddr::from(([127, 0, 0, 1], 0)),
         batch_bytes_max: 32 << 20,
         security: None,
@@ -238,13 +238,13 @@ fn carried(dials: FormatRange, accepts: FormatRange) -> bool {
 #[test]
 fn programs_of_several_versions_speak_the_newest_format_that_both_read() {
     for (older, newer) in [
-        (formats(3, 3), formats(3, 4)),
-        (formats(3, 4), formats(4, 9)),
-        (formats(4, 9), formats(4, 9)),
+        (formats(4, 4), formats(4, 5)),
+        (formats(4, 5), formats(5, 10)),
+        (formats(5, 10), formats(5, 10)),
     ] {
         assert!(carried(older, newer) && carried(newer, older), "{older}, {newer}");
     }
-    for (older, newer) in [(formats(3, 3), formats(4, 4)), (formats(3, 4), formats(5, 9))] {
+    for (older, newer) in [(formats(4, 4), formats(5, 5)), (formats(4, 5), formats(6, 10))] {
         assert!(!carried(older, newer) && !carried(newer, older), "{older}, {newer}");
     }
 }
@@ -271,7 +271,7 @@ fn given_up(bytes: &[u8]) -> u64 {
     one.owners.send_modify(|owners| owners[1] = Some(owner));
     let (mut stream, _) = listener.accept().unwrap();
     let greeting = hear(&mut stream);
-    let says = Answer { epoch: 3, formats: FormatRange::one(3) };
+    let says = Answer { epoch: 3, formats: FormatRange::one(4) };
     say(&mut stream, &answer(&settings(1, 3).secret, &greeting, says, &[0; NONCE_BYTES]));
     hear(&mut stream);
     one.until_connected();
@@ -293,7 +293,7 @@ fn what_is_no_message_ends_the_connection() {
     assert_eq!(given_up(&[3, 0, 0, 0, 1, 2, 3]), 1);
     // A message of another shard's, and one that is announced to be too long.
     let mut foreign = Vec::new();
-    MessageBatch { from: Shard(0), ..MessageBatch::default() }.write((3, 0), &mut foreign).unwrap();
+    MessageBatch { from: Shard(0), ..MessageBatch::default() }.write((4, 0), &mut foreign).unwrap();
     assert_eq!(given_up(&[&(foreign.len() as u32).to_le_bytes()[..], &foreign].concat()), 1);
     assert_eq!(given_up(&u32::MAX.to_le_bytes()), 1);
     // A batch whose places are right, and whose answer is none.
@@ -302,7 +302,7 @@ fn what_is_no_message_ends_the_connection() {
     let bytes = b"abc".to_vec();
     let mut broken = Vec::new();
     let batch = MessageBatch { from: Shard(1), bytes, messages, connection: 0 };
-    batch.write((3, 0), &mut broken).unwrap();
+    batch.write((4, 0), &mut broken).unwrap();
     assert_eq!(given_up(&[&(broken.len() as u32).to_le_bytes()[..], &broken].concat()), 1);
 }
 
@@ -312,7 +312,7 @@ fn what_comes_again_is_dropped_and_what_is_missing_ends_the_connection() {
     let frame = |number| {
         let mut frame = vec![0; 4];
         let batch = MessageBatch { from: Shard(1), ..MessageBatch::default() };
-        batch.write((3, number), &mut frame).unwrap();
+        batch.write((4, number), &mut frame).unwrap();
         let len = frame.len() as u32 - 4;
         frame[..4].copy_from_slice(&len.to_le_bytes());
         frame
