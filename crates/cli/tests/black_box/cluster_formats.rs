@@ -104,7 +104,7 @@ fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused
     others.sort_unstable();
     let [one, other] = others;
     let expected = format!(
-        "nodes run different programs ({VERSION} with records 1, links 4, snapshots 1 at node{one}, node{other}; 99.0.0 with records 1-2, links 3, snapshots 1 at node{newer}): upgrade the others, and the newest formats are not written before all nodes read them"
+        "nodes run different programs ({VERSION} with records 1, links 4, snapshots 1 at node{one}, node{other}; 99.0.0 with records 1-2, links 4, snapshots 1 at node{newer}): upgrade the others, and the newest formats are not written before all nodes read them"
     );
     assert!(warned(&found).unwrap().starts_with(&expected), "{found:#}");
     let told = operate(&cluster, "status");
