@@ -224,22 +224,22 @@ fn an_owner_takes_programs_that_share_a_format_of_messages_and_says_why_it_takes
     until_logged(&log, "event=\"linked\"");
     let links = ("127.0.0.1", port + 10_000);
     // One of the same version, and later ones that go on reading what it reads.
-    for newest in [None, Some(4), Some(60_000)] {
-        let (answer, waits) = greeted(links, &greeting(3, newest));
-        assert_eq!((&answer[..6], answer.len()), (&b"HWLK\x03\x00"[..], 6 + 8 + 32 + 32));
+    for newest in [None, Some(5), Some(60_000)] {
+        let (answer, waits) = greeted(links, &greeting(4, newest));
+        assert_eq!((&answer[..6], answer.len()), (&b"HWLK\x04\x00"[..], 6 + 8 + 32 + 32));
         assert!(waits, "it waits for the proof: {newest:?}");
     }
     // They are told what this one reads, and then that is the end.
     for (formats, told) in
-        [((4, Some(9)), "formats 4 to 9"), ((2, None), "format 2 alone"), ((5, None), "format 5")]
+        [((5, Some(9)), "formats 5 to 9"), ((3, None), "format 3 alone"), ((6, None), "format 6")]
     {
         let (answer, waits) = greeted(links, &greeting(formats.0, formats.1));
-        assert_eq!(&answer[..6], b"HWLK\x03\x00");
+        assert_eq!(&answer[..6], b"HWLK\x04\x00");
         assert!(!waits, "{formats:?}");
         let why = format!("its program reads {told}");
         let line = until_logged(&log, &why);
         assert!(line.contains("event=\"link_refused\""), "{line}");
-        assert!(line.contains("messages between shards, and this one format 3 alone"), "{line}");
+        assert!(line.contains("messages between shards, and this one format 4 alone"), "{line}");
     }
     node.signal(Signal::TERM);
     node.child.wait().unwrap();

@@ -5,9 +5,10 @@
 //! ```
 //!
 //! The owner answers `+OK`, and is the client's from then on; any other answer says that it does not know the request, as an older program does, or does not
-//! believe it. The tag is 16 random bytes, which neither the client nor anybody else knows: [`parting`](super::parting) begins with it.
+//! believe it. The tag is 16 random bytes, which neither the client nor anybody else knows: [`parting`](super::parting) begins with it. None of them ends a
+//! line: who looks for the tag keeps back what may be its beginning, and never the end of an answer.
 
-use crate::shards::links::{ProofOf, Secret, is_proof, proof};
+use crate::shards::links::{ProofOf, Secret, is_proof, proof, random};
 use headwater_command::Args;
 
 /// The request's name.
@@ -19,6 +20,15 @@ pub(crate) const TAG_BYTES: usize = 16;
 
 /// What the two ends of a forwarded connection know it by.
 pub(crate) type Tag = [u8; TAG_BYTES];
+
+/// A tag for a connection.
+pub(crate) fn new_tag() -> Tag {
+    without_line_ends(random())
+}
+
+fn without_line_ends(tag: Tag) -> Tag {
+    tag.map(|byte| if byte == b'\n' { 0 } else { byte })
+}
 
 /// The request, to the owner of a shard in an epoch.
 pub(crate) fn request(
@@ -66,6 +76,13 @@ mod tests {
         let parsed = parser.parse(bytes, &Limits::for_values(1024));
         assert_eq!(parsed, Parsed::Request { consumed: bytes.len() });
         OwnedArgs::of(parser.args(bytes))
+    }
+
+    /// An answer that looked like the beginning of a tag would be kept back for ever.
+    #[test]
+    fn no_part_of_a_tag_is_the_end_of_an_answer() {
+        let tags = (0..=255).map(|byte| without_line_ends([byte; TAG_BYTES]));
+        assert!(tags.chain([new_tag()]).all(|tag| !tag.contains(&b'\n')));
     }
 
     #[test]

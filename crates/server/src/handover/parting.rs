@@ -89,7 +89,8 @@ impl TagFinder {
         let begins = out.len() - before;
         out.extend_from_slice(bytes);
         let here = &out[begins..];
-        if let Some(at) = memchr::memmem::find(here, tag) {
+        let is_tag = |at: &usize| here[*at..].starts_with(tag);
+        if let Some(at) = memchr::memchr_iter(tag[0], here).find(is_tag) {
             let behind = at + tag.len() - before;
             out.truncate(begins + at);
             return Some(&bytes[behind..]);

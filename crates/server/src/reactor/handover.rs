@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long what is under way may take. All clients wait for it.
 const REST: Duration = Duration::from_secs(1);
+/// How long clients may take to take their answers.
+const TAKES: Duration = Duration::from_millis(200);
 /// How long those may take who pass clients on.
 const PARTING: Duration = Duration::from_secs(2);
 
@@ -37,20 +39,28 @@ impl<S: Service> Reactor<S> {
         // When others have said twice that they ask nothing more, they have all answers.
         for _ in 0..2 {
             self.service.begins_to_rest();
-            while begun.elapsed() < REST && (self.is_underway() || self.service.may_be_asked()) {
+            loop {
+                let took = begun.elapsed();
+                let is_over = !self.is_underway(took < TAKES) && !self.service.may_be_asked();
+                if is_over || took >= REST {
+                    break;
+                }
                 self.run_turn(events)?;
             }
         }
         Ok(())
     }
 
-    fn is_underway(&mut self) -> bool {
+    /// Whether something is under way; `sends`: answers that clients have yet to take count as well.
+    fn is_underway(&mut self, sends: bool) -> bool {
         let slots: Vec<usize> = self.connections.slots().collect();
         let service = &self.service;
         let mut busy = false;
         for slot in slots {
             let Some(connection) = self.connections.take(slot) else { continue };
-            busy |= connection.unsent() > 0 || service.is_busy(&connection.session);
+            busy |= connection.is_gated()
+                || (sends && connection.unsent() > 0)
+                || service.is_busy(&connection.session);
             self.connections.put(connection);
         }
         busy

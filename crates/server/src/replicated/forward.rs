@@ -7,11 +7,11 @@
 //! The node that becomes the owner itself listens here no more, and goes on with the clients that it has.
 
 use super::driver::OwnerSeen;
-use crate::handover::greeting::{TAKEN, Tag, request};
+use crate::handover::greeting::{TAKEN, Tag, new_tag, request};
 use crate::handover::parting::TagFinder;
 use crate::handover::{Inherited, InheritedClient, InheritedUpstream, SessionState};
 use crate::resp::PROTECTED;
-use crate::shards::links::{Secret, random};
+use crate::shards::links::Secret;
 use headwater_base::wire::WireReader;
 use headwater_config::{Config, ConfigError};
 use headwater_log::Epoch;
@@ -28,8 +28,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How long a client waits for an owner.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it takes to connect to one, at most, and to be taken there.
+/// How long it takes to connect to one, at most.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long it takes to be taken there, at most, as long as it is the owner.
+const GREETING: Duration = Duration::from_secs(10);
 /// How long one waits that an owner has parted with. That another one owns its shard then takes a moment; it has given no error to anybody.
 const PATIENCE_PARTED: Duration = Duration::from_secs(15);
 /// How long an owner that parts with a client takes to tell of it, at most.
@@ -342,8 +344,16 @@ impl Forwarded {
                 }
             };
             for owner in seen.into_iter().filter(|owner| self.left.as_ref() != Some(owner)) {
-                let attempt = self.attempt(&owner, door);
-                if let Ok(Some((stream, tag))) = timeout(CONNECT, attempt).await {
+                let mut owners = door.owners.clone();
+                let is_gone = |now: &Vec<OwnerSeen>| !now.contains(&owner);
+                // This process itself is not among them.
+                let is_seen = owners.borrow().contains(&owner);
+                let attempt = timeout(GREETING, self.attempt(&owner, door));
+                let taken = tokio::select! {
+                    taken = attempt => taken.ok().flatten(),
+                    _gone = owners.wait_for(is_gone), if is_seen => None,
+                };
+                if let Some((stream, tag)) = taken {
                     return Connected::To(Upstream::new(stream, owner, tag));
                 }
             }
@@ -357,8 +367,9 @@ impl Forwarded {
     }
 
     async fn attempt(&self, owner: &OwnerSeen, door: &Door) -> Option<(TcpStream, Option<Tag>)> {
-        let mut stream = TcpStream::connect(owner.address.as_str()).await.ok()?;
-        let tag: Tag = random();
+        let stream = TcpStream::connect(owner.address.as_str());
+        let mut stream = timeout(CONNECT, stream).await.ok()?.ok()?;
+        let tag = new_tag();
         let to = (owner.shard, owner.epoch.0);
         stream.write_all(&request(&door.secret, to, &tag, &self.state)).await.ok()?;
         let mut answer = [0; TAKEN.len()];
