@@ -7,12 +7,11 @@
 //! The node that becomes the owner itself listens here no more, and goes on with the clients that it has.
 
 use super::driver::OwnerSeen;
+use super::upstream::{Passed, Upstream, pass};
 use crate::handover::greeting::{TAKEN, Tag, new_tag, request};
-use crate::handover::parting::TagFinder;
-use crate::handover::{Inherited, InheritedClient, InheritedUpstream, SessionState};
+use crate::handover::{Inherited, InheritedClient, SessionState};
 use crate::resp::PROTECTED;
 use crate::shards::links::Secret;
-use headwater_base::wire::WireReader;
 use headwater_config::{Config, ConfigError};
 use headwater_log::Epoch;
 use std::cell::RefCell;
@@ -34,10 +33,6 @@ const CONNECT: Duration = Duration::from_secs(1);
 const GREETING: Duration = Duration::from_secs(10);
 /// How long one waits that an owner has parted with. That another one owns its shard then takes a moment; it has given no error to anybody.
 const PATIENCE_PARTED: Duration = Duration::from_secs(15);
-/// How long an owner that parts with a client takes to tell of it, at most.
-const PARTING: Duration = Duration::from_secs(5);
-/// How long it is awaited that an owner parts with a client when there is another one.
-const OVERTAKEN: Duration = Duration::from_secs(1);
 /// How often that is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 /// Where an owner has parted with a client, the next one is there soon.
@@ -51,7 +46,7 @@ const PIECE: usize = 64 << 10;
 
 /// What the door is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// Clients come, and are passed on.
     Open,
     /// This process is the owner in this epoch, listens here: no more clients come, and the others are passed on to it.
@@ -72,9 +67,9 @@ pub(super) struct Forwarding {
 
 /// Has a door keep the clients that its process parts with.
 #[derive(Clone, Debug, Default)]
-pub(super) struct DoorKeeper(Option<Arc<watch::Sender<Stage>>>);
+pub(super) struct ClientKeeper(Option<Arc<watch::Sender<Stage>>>);
 
-impl DoorKeeper {
+impl ClientKeeper {
     /// From now on.
     pub(super) fn keep(&self) {
         self.0.iter().for_each(|stage| _ = stage.send_replace(Stage::Keeps));
@@ -116,7 +111,8 @@ impl Forwarding {
         let room = Arc::new(Semaphore::new(config.clients.clients_max));
         let run = move || {
             let (kept, piece) = (Rc::default(), Rc::new(RefCell::new(vec![0; PIECE])));
-            let door = Door { owners, stages, secret, shard, protects, room, kept, piece };
+            let door =
+                ForwardContext { owners, stages, secret, shard, protects, room, kept, piece };
             serve(&runtime, again, inherited.clients, &door)
         };
         let thread = std::thread::Builder::new().name(String::from("forward")).spawn(run);
@@ -140,8 +136,8 @@ impl Forwarding {
     }
 
     /// What has it keep the clients that its process parts with.
-    pub(super) fn keeper(&self) -> DoorKeeper {
-        DoorKeeper(Some(self.stage.clone()))
+    pub(super) fn keeper(&self) -> ClientKeeper {
+        ClientKeeper(Some(self.stage.clone()))
     }
 
     /// The clients that are kept: what else there is ends.
@@ -164,20 +160,20 @@ impl Drop for Forwarding {
 
 /// What all clients of the door have in common.
 #[derive(Clone)]
-struct Door {
-    owners: watch::Receiver<Vec<OwnerSeen>>,
-    stages: watch::Receiver<Stage>,
-    secret: Secret,
+pub(super) struct ForwardContext {
+    pub(super) owners: watch::Receiver<Vec<OwnerSeen>>,
+    pub(super) stages: watch::Receiver<Stage>,
+    pub(super) secret: Secret,
     /// The shard that this node stands by for.
-    shard: u16,
+    pub(super) shard: u16,
     /// None of other machines come in, where the owner would take them for some of its own.
-    protects: bool,
+    pub(super) protects: bool,
     /// So many clients at once.
-    room: Arc<Semaphore>,
+    pub(super) room: Arc<Semaphore>,
     /// Clients that are left to the next process, and how many are about to be.
-    kept: Rc<RefCell<(Vec<InheritedClient>, usize)>>,
+    pub(super) kept: Rc<RefCell<(Vec<InheritedClient>, usize)>>,
     /// What is read into.
-    piece: Rc<RefCell<Vec<u8>>>,
+    pub(super) piece: Rc<RefCell<Vec<u8>>>,
 }
 
 /// Whether the settings let everybody in who can connect, and so nobody of other machines. What users the owner has is not known here.
@@ -192,7 +188,7 @@ fn serve(
     runtime: &Runtime,
     listeners: Vec<std::net::TcpListener>,
     clients: Vec<InheritedClient>,
-    door: &Door,
+    door: &ForwardContext,
 ) -> Vec<InheritedClient> {
     let tasks = tokio::task::LocalSet::new();
     // The tasks end with the set, and with them their sockets.
@@ -219,7 +215,7 @@ fn serve(
     core::mem::take(&mut door.kept.borrow_mut().0)
 }
 
-async fn accept(listener: TcpListener, door: Door) {
+async fn accept(listener: TcpListener, door: ForwardContext) {
     let mut stages = door.stages.clone();
     loop {
         let accepted = tokio::select! {
@@ -250,7 +246,11 @@ async fn accept(listener: TcpListener, door: Door) {
     }
 }
 
-async fn inherit(client: InheritedClient, door: Door, place: Option<OwnedSemaphorePermit>) {
+async fn inherit(
+    client: InheritedClient,
+    door: ForwardContext,
+    place: Option<OwnedSemaphorePermit>,
+) {
     let InheritedClient { stream, state, input, upstream } = client;
     // It was let in when it came.
     let (is_new, is_foreign) = (false, false);
@@ -263,7 +263,7 @@ async fn inherit(client: InheritedClient, door: Door, place: Option<OwnedSemapho
     drop(place);
 }
 
-fn of_std(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
+pub(super) fn of_std(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     TcpStream::from_std(stream)
 }
@@ -283,19 +283,9 @@ struct Forwarded {
     left: Option<OwnerSeen>,
 }
 
-/// How passing on ends.
-enum Passed {
-    /// One side has closed its connection, or it broke; or the owner is another one.
-    Ended,
-    /// The owner has parted with the client.
-    Parted { state: Vec<u8>, input: Vec<u8> },
-    /// The process begins anew.
-    Left,
-}
-
 impl Forwarded {
     /// Passes it on, until it or nobody else is there; first to this owner, if it has it already.
-    async fn run(mut self, mut door: Door, mut upstream: Option<Upstream>) {
+    async fn run(mut self, mut door: ForwardContext, mut upstream: Option<Upstream>) {
         let _fast = self.client.set_nodelay(true);
         loop {
             door.kept.borrow_mut().1 += 1;
@@ -329,7 +319,7 @@ impl Forwarded {
     }
 
     /// A connection to an owner that has taken the client.
-    async fn connect(&self, door: &mut Door) -> Connected {
+    async fn connect(&self, door: &mut ForwardContext) -> Connected {
         let begun = Instant::now();
         let patience = if self.is_new { PATIENCE } else { PATIENCE_PARTED };
         while begun.elapsed() < patience {
@@ -366,7 +356,11 @@ impl Forwarded {
         Connected::Nobody
     }
 
-    async fn attempt(&self, owner: &OwnerSeen, door: &Door) -> Option<(TcpStream, Option<Tag>)> {
+    async fn attempt(
+        &self,
+        owner: &OwnerSeen,
+        door: &ForwardContext,
+    ) -> Option<(TcpStream, Option<Tag>)> {
         let stream = TcpStream::connect(owner.address.as_str());
         let mut stream = timeout(CONNECT, stream).await.ok()?.ok()?;
         let tag = new_tag();
@@ -386,7 +380,7 @@ impl Forwarded {
     }
 
     /// Leaves the client to the next process, and the owner that has it, if one does.
-    fn leave(self, door: &Door, to: Option<Upstream>) {
+    fn leave(self, door: &ForwardContext, to: Option<Upstream>) {
         let Ok(stream) = self.client.into_std() else { return };
         let upstream = match to.map(Upstream::leave) {
             Some(None) => return,
@@ -397,7 +391,7 @@ impl Forwarded {
         door.kept.borrow_mut().0.push(client);
     }
 
-    async fn refuse(mut self, door: &Door) {
+    async fn refuse(mut self, door: &ForwardContext) {
         let text = format!(
             "-CLUSTERDOWN no owner of a shard, of shard {} or another one, could be reached for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
             door.shard,
@@ -416,197 +410,4 @@ enum Connected {
     Left,
     /// There was nobody in time.
     Nobody,
-}
-
-/// What is on its way in one direction.
-#[derive(Default)]
-struct Pipe {
-    /// Bytes that came.
-    bytes: Vec<u8>,
-    /// So many of them were passed on.
-    passed: usize,
-    /// No more come.
-    ended: bool,
-    /// The other side has been told so.
-    is_told: bool,
-}
-
-impl Pipe {
-    fn of(left: Vec<u8>, ended: bool) -> Self {
-        Self { bytes: left, passed: 0, ended, is_told: false }
-    }
-
-    /// Whether the other side is to be told that no more come.
-    fn is_to_tell(&mut self) -> bool {
-        let is_over = self.ended && self.is_empty();
-        is_over && !core::mem::replace(&mut self.is_told, true)
-    }
-
-    fn left(&self) -> &[u8] {
-        &self.bytes[self.passed..]
-    }
-
-    fn is_empty(&self) -> bool {
-        self.passed == self.bytes.len()
-    }
-
-    /// So many bytes were passed on. What is empty takes no memory.
-    fn pass(&mut self, count: usize) {
-        self.passed += count;
-        if self.is_empty() {
-            (self.bytes, self.passed) = (Vec::new(), 0);
-        }
-    }
-}
-
-/// An owner that has a client.
-struct Upstream {
-    stream: TcpStream,
-    owner: OwnerSeen,
-    /// Without one, the owner does not part with the client.
-    tag: Option<Tag>,
-    requests: Pipe,
-    answers: Pipe,
-    finder: TagFinder,
-}
-
-impl Upstream {
-    fn new(stream: TcpStream, owner: OwnerSeen, tag: Option<Tag>) -> Self {
-        let (requests, answers) = (Pipe::default(), Pipe::default());
-        Self { stream, owner, tag, requests, answers, finder: TagFinder::default() }
-    }
-
-    fn inherit(from: InheritedUpstream) -> Option<Self> {
-        let (address, shard, epoch) = from.owner;
-        Some(Self {
-            stream: of_std(from.stream).ok()?,
-            owner: OwnerSeen { address, shard, epoch: Epoch(epoch) },
-            tag: from.tag,
-            requests: Pipe::of(from.requests, from.ended.0),
-            answers: Pipe::of(from.answers, from.ended.1),
-            finder: TagFinder::of(from.held),
-        })
-    }
-
-    fn leave(self) -> Option<InheritedUpstream> {
-        let OwnerSeen { address, shard, epoch } = self.owner;
-        Some(InheritedUpstream {
-            stream: self.stream.into_std().ok()?,
-            owner: (address, shard, epoch.0),
-            tag: self.tag,
-            requests: self.requests.left().to_vec(),
-            answers: self.answers.left().to_vec(),
-            ended: (self.requests.ended, self.answers.ended),
-            held: self.finder.held(),
-        })
-    }
-}
-
-/// Passes bytes on, both ways.
-async fn pass(client: &mut TcpStream, to: &mut Upstream, door: &Door) -> Passed {
-    let (mut owners, mut stages, mut leaves) =
-        (door.owners.clone(), door.stages.clone(), door.stages.clone());
-    let (shard, owner) = (door.shard, to.owner.clone());
-    let another =
-        |now: &Vec<OwnerSeen>| now.iter().any(|it| it.shard == owner.shard && *it != owner);
-    let is_here = |stage: &Stage| matches!(stage, Stage::Owns(_, epoch) if owner.shard == shard && owner.epoch != *epoch);
-    let replaced = async {
-        tokio::select! {
-            _changed = owners.wait_for(another) => {}
-            _owns = stages.wait_for(is_here) => {}
-        }
-        // The old one may have parted with the client, and that be on its way.
-        sleep(OVERTAKEN).await;
-    };
-    let copied = tokio::select! {
-        // However it ends, both sides are closed.
-        copied = copy(client, to, &door.piece) => copied,
-        () = replaced => return Passed::Ended,
-        _leaves = leaves.wait_for(|stage| *stage == Stage::Leaves) => return Passed::Left,
-    };
-    let Ok(Some(behind)) = copied else { return Passed::Ended };
-    // The process waits for it where it begins anew.
-    door.kept.borrow_mut().1 += 1;
-    let parted = parted(client, behind, to).await;
-    door.kept.borrow_mut().1 -= 1;
-    parted.ok().flatten().unwrap_or(Passed::Ended)
-}
-
-/// Passes bytes on until both sides have ended, one has broken, or the owner parts with the client: then what it has told behind the tag. Wherever
-/// it is given up, nothing is lost.
-async fn copy(
-    client: &mut TcpStream,
-    to: &mut Upstream,
-    piece: &RefCell<Vec<u8>>,
-) -> std::io::Result<Option<Vec<u8>>> {
-    let Upstream { stream, tag, requests, answers, finder, .. } = to;
-    let (from_client, mut to_client) = client.split();
-    let (from_owner, mut to_owner) = stream.split();
-    loop {
-        if requests.ended && answers.ended && answers.is_empty() {
-            return Ok(None);
-        }
-        tokio::select! {
-            ready = from_client.readable(), if requests.is_empty() && !requests.ended => {
-                ready?;
-                let piece = &mut *piece.borrow_mut();
-                let Some(came) = came(from_client.try_read(piece), piece)? else { continue };
-                requests.bytes.extend_from_slice(came);
-                requests.ended = came.is_empty();
-            }
-            written = to_owner.write(requests.left()), if !requests.is_empty() => {
-                requests.pass(written?);
-            }
-            ready = from_owner.readable(), if answers.is_empty() && !answers.ended => {
-                ready?;
-                let piece = &mut *piece.borrow_mut();
-                let Some(came) = came(from_owner.try_read(piece), piece)? else { continue };
-                // Nobody answers what else the client sends.
-                answers.ended = came.is_empty();
-                requests.ended |= answers.ended;
-                match tag {
-                    None => answers.bytes.extend_from_slice(came),
-                    Some(tag) => {
-                        if let Some(behind) = finder.take(tag, came, &mut answers.bytes) {
-                            return Ok(Some(behind.to_vec()));
-                        }
-                    }
-                }
-            }
-            written = to_client.write(answers.left()), if !answers.is_empty() => {
-                answers.pass(written?);
-            }
-        }
-        // Whoever has gone needs not be told.
-        if requests.is_to_tell() {
-            drop(to_owner.shutdown().await);
-        }
-        if answers.is_to_tell() {
-            drop(to_client.shutdown().await);
-        }
-    }
-}
-
-/// What a read has brought: nothing, at the end; `None`: nothing yet.
-fn came(read: std::io::Result<usize>, piece: &[u8]) -> std::io::Result<Option<&[u8]>> {
-    match read {
-        Ok(count) => Ok(Some(&piece[..count])),
-        Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
-        Err(why) => Err(why),
-    }
-}
-
-/// What the owner tells of the client that it parts with, which begins with what it has told already; `None`: it breaks off.
-async fn parted(
-    client: &mut TcpStream,
-    mut told: Vec<u8>,
-    to: &mut Upstream,
-) -> std::io::Result<Option<Passed>> {
-    client.write_all(to.answers.left()).await?;
-    to.stream.shutdown().await?;
-    timeout(PARTING, to.stream.read_to_end(&mut told)).await??;
-    let from = &mut WireReader::of(&told);
-    let Some(state) = from.bytes().map(<[u8]>::to_vec) else { return Ok(None) };
-    let input = [from.rest(), to.requests.left()].concat();
-    Ok(Some(Passed::Parted { state, input }))
 }

@@ -26,6 +26,7 @@ mod others;
 mod settings;
 mod snapshots;
 mod standby;
+mod upstream;
 
 pub(crate) use formats::FORMATS;
 pub(crate) use linked::LinkedShard;
@@ -40,7 +41,7 @@ use crate::shards::links::{LinkedOwners, Secret};
 use crate::signals::{self, EndSignals};
 use crate::{Server, keeping};
 use driver::{Driver, Event, Told};
-use forward::{DoorKeeper, Forwarding};
+use forward::{ClientKeeper, Forwarding};
 use headwater_config::{Cluster, Config, ConfigError, Size};
 use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
 use headwater_keep::{Acknowledger, LogMark, RecentWrites, TurnLog};
@@ -143,7 +144,7 @@ pub(crate) struct ReplicaEnd {
     memory: MemoryShare,
     standby: Standby,
     /// The door at which this node had clients before it owned the shard: they are clients of this server now.
-    door: DoorKeeper,
+    door: ClientKeeper,
     /// What the next process has of this one, when it has ended.
     left: Arc<Mutex<Inherited>>,
     /// What was written last, from the store that followed the log for the one of the server.
