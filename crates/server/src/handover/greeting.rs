@@ -13,6 +13,8 @@ use headwater_command::Args;
 
 /// The request's name.
 const NAME: &[u8] = b"HEADWATER.FORWARD";
+/// No state has more bytes: nobody has logged in where it comes.
+pub(crate) const STATE_BYTES_MAX: usize = 256 << 10;
 /// What is answered to it.
 pub(crate) const TAKEN: &[u8] = b"+OK\r\n";
 /// The bytes of a tag.

@@ -131,6 +131,8 @@ impl Inherited {
     /// What has to be known of the sockets, in their order.
     fn told(&self) -> Vec<u8> {
         let mut out = Vec::new();
+        let upstreams = self.clients.iter().filter(|client| client.upstream.is_some()).count();
+        put_u32(&mut out, self.listeners.len() + self.clients.len() + upstreams);
         put_u32(&mut out, self.listeners.len());
         put_u32(&mut out, self.clients.len());
         for client in &self.clients {
@@ -183,6 +185,9 @@ fn receive() -> Option<Inherited> {
     let mut told = Vec::new();
     says.rewind().and_then(|()| says.read_to_end(&mut told)).ok()?;
     let from = &mut WireReader::of(&told);
+    // If one were missing, sessions would be others' from there on.
+    let all = from.u32()?;
+    (descriptors.len() == all).then_some(())?;
     let (listeners, clients) = (from.u32()?, from.u32()?);
     let listeners = descriptors.by_ref().take(listeners).map(TcpListener::from).collect();
     let client = |_| {

@@ -1,13 +1,19 @@
 //! How an owner parts with clients that other nodes pass on: it tells what is left of their sessions.
 //!
 //! The owner sends the connection's tag ([`greeting`](super::greeting)), behind all answers. Who passes the client on sends nothing more then, and closes
-//! its side. The owner reads what has come until then, and sends: the length of the state in 4 bytes, the state, and all input that it has not executed.
+//! its side. The owner reads what has come until then, and sends the state and all input that it has not executed, each behind its length: what is cut is no
+//! parting, and the client's connection ends.
 
 use super::greeting::Tag;
-use headwater_base::wire::put_u32;
+use headwater_base::wire::put_bytes;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
+
+/// Bytes that are read at once.
+const PIECE: usize = 64 << 10;
+/// A client that has sent more than this ahead is not parted with.
+const INPUT_MAX: usize = 64 << 20;
 
 /// A connection that a client is passed on by, all of whose answers are sent.
 pub(crate) struct Parting {
@@ -36,13 +42,22 @@ impl Parting {
     }
 
     fn end(mut self, until: Instant) -> std::io::Result<()> {
-        self.wait(until)?;
-        // It ends with the other side's last byte, which comes at once.
-        self.stream.read_to_end(&mut self.input)?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            // It ends with the other side's last byte, which comes at once.
+            self.wait(until)?;
+            let count = self.stream.read(&mut piece)?;
+            if count == 0 {
+                break;
+            }
+            self.input.extend_from_slice(&piece[..count]);
+            if Instant::now() > until || self.input.len() > INPUT_MAX {
+                return Err(std::io::ErrorKind::TimedOut.into());
+            }
+        }
         let mut told = Vec::new();
-        put_u32(&mut told, self.state.len());
-        told.extend_from_slice(&self.state);
-        told.extend_from_slice(&self.input);
+        put_bytes(&mut told, &self.state);
+        put_bytes(&mut told, &self.input);
         self.wait(until)?;
         self.stream.write_all(&told)?;
         self.stream.shutdown(Shutdown::Write)
@@ -153,8 +168,8 @@ mod tests {
         let mut told = Vec::new();
         other.read_to_end(&mut told).unwrap();
         let mut expected = Vec::new();
-        put_u32(&mut expected, 5);
-        expected.extend_from_slice(b"statethe beginning and the rest");
+        put_bytes(&mut expected, b"state");
+        put_bytes(&mut expected, b"the beginning and the rest");
         assert_eq!(told, expected);
         ends.join().unwrap();
     }

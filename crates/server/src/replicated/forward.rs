@@ -57,6 +57,9 @@ pub(super) enum Stage {
     Leaves,
 }
 
+/// Nobody is connected to an owner any more.
+const ENDING: [Stage; 2] = [Stage::Keeps, Stage::Leaves];
+
 /// The door; closed when dropped.
 pub(super) struct Forwarding {
     pub(super) addresses: Vec<SocketAddr>,
@@ -252,8 +255,11 @@ async fn inherit(
     place: Option<OwnedSemaphorePermit>,
 ) {
     let InheritedClient { stream, state, input, upstream } = client;
-    // It was let in when it came.
-    let (is_new, is_foreign) = (false, false);
+    // One that an owner has had was let in.
+    let is_unknown =
+        |it: &SessionState| it.sits.is_none() && !it.peer.ip().to_canonical().is_loopback();
+    let is_foreign = door.protects && SessionState::decode(&state).is_none_or(|it| is_unknown(&it));
+    let is_new = false;
     if let Ok(client) = of_std(stream) {
         let upstream = upstream.and_then(Upstream::inherit);
         Forwarded { client, state, input, is_new, is_foreign, left: None }
@@ -323,6 +329,7 @@ impl Forwarded {
         let begun = Instant::now();
         let patience = if self.is_new { PATIENCE } else { PATIENCE_PARTED };
         while begun.elapsed() < patience {
+            let mut was_asked = false;
             let stage = door.stages.borrow_and_update().clone();
             let seen = match stage {
                 Stage::Leaves => return Connected::Left,
@@ -334,20 +341,23 @@ impl Forwarded {
                 }
             };
             for owner in seen.into_iter().filter(|owner| self.left.as_ref() != Some(owner)) {
-                let mut owners = door.owners.clone();
+                let (mut owners, mut stages) = (door.owners.clone(), door.stages.clone());
                 let is_gone = |now: &Vec<OwnerSeen>| !now.contains(&owner);
+                was_asked = true;
                 // This process itself is not among them.
                 let is_seen = owners.borrow().contains(&owner);
                 let attempt = timeout(GREETING, self.attempt(&owner, door));
                 let taken = tokio::select! {
                     taken = attempt => taken.ok().flatten(),
                     _gone = owners.wait_for(is_gone), if is_seen => None,
+                    _ends = stages.wait_for(|stage| ENDING.contains(stage)) => None,
                 };
                 if let Some((stream, tag)) = taken {
                     return Connected::To(Upstream::new(stream, owner, tag));
                 }
             }
-            let rests = if self.left.is_some() { RETRY_SOON } else { RETRY };
+            // Who was refused is not to ask again at once.
+            let rests = if was_asked || self.left.is_none() { RETRY } else { RETRY_SOON };
             tokio::select! {
                 _stage = door.stages.changed() => {}
                 () = sleep(rests) => {}

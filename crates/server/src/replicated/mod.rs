@@ -485,10 +485,15 @@ impl ClusterNode {
     /// begins anew and stands by, and so does one that begins anew for its definitions' sake; any other is to end then.
     pub fn leave(mut self) {
         self.release();
-        let is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
+        let mut is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
             let left = &mut *self.end.left.lock().unwrap_or_else(PoisonError::into_inner);
             left.clients.extend(self.forwarding.take().into_iter().flat_map(Forwarding::leave));
+            // Meanwhile one may have come.
+            is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
+            if is_to_end {
+                return;
+            }
             ending::begin_again_with(
                 "the node is drained, has left the shard to another one, or has taken over definitions: it has given the shard up, and stands by",
                 left,

@@ -28,6 +28,9 @@ pub(super) enum Passed {
     Left,
 }
 
+/// So much is taken of an owner that its client has not: the owner may part with it behind that.
+const ANSWERS_MAX: usize = 256 << 10;
+
 /// What is on its way in one direction.
 #[derive(Default)]
 pub(super) struct Pipe {
@@ -65,6 +68,9 @@ impl Pipe {
         self.passed += count;
         if self.is_empty() {
             (self.bytes, self.passed) = (Vec::new(), 0);
+        } else if self.passed > ANSWERS_MAX {
+            self.bytes.drain(..self.passed);
+            self.passed = 0;
         }
     }
 }
@@ -171,7 +177,7 @@ async fn copy(
             written = to_owner.write(requests.left()), if !requests.is_empty() => {
                 requests.pass(written?);
             }
-            ready = from_owner.readable(), if answers.is_empty() && !answers.ended => {
+            ready = from_owner.readable(), if answers.left().len() < ANSWERS_MAX && !answers.ended => {
                 ready?;
                 let piece = &mut *piece.borrow_mut();
                 let Some(came) = came(from_owner.try_read(piece), piece)? else { continue };
@@ -216,11 +222,12 @@ async fn parted(
     mut told: Vec<u8>,
     to: &mut Upstream,
 ) -> std::io::Result<Option<Passed>> {
-    client.write_all(to.answers.left()).await?;
     to.stream.shutdown().await?;
     timeout(PARTING, to.stream.read_to_end(&mut told)).await??;
     let from = &mut WireReader::of(&told);
-    let Some(state) = from.bytes().map(<[u8]>::to_vec) else { return Ok(None) };
-    let input = [from.rest(), to.requests.left()].concat();
+    let (Some(state), Some(input)) = (from.bytes(), from.bytes()) else { return Ok(None) };
+    let (state, input) = (state.to_vec(), [input, to.requests.left()].concat());
+    // Whatever time its client takes: the owner is free.
+    client.write_all(to.answers.left()).await?;
     Ok(Some(Passed::Parted { state, input }))
 }

@@ -189,6 +189,7 @@ impl ShardService {
         *session = Session {
             identity,
             certificate: session.certificate.take(),
+            forwarded: session.forwarded.take(),
             login_from: self.time.uptime,
             last_command: session.last_command,
             commands: session.commands,

@@ -100,7 +100,9 @@ impl ShardService {
                 | Server::DebugSetActiveExpire { .. }
                 | Server::DebugProtocol { .. },
             ) => {
-                let local = connection.peer.ip().to_canonical().is_loopback();
+                // A client that another node passes on is of that one's machine.
+                let local = connection.peer.ip().to_canonical().is_loopback()
+                    && connection.session.forwarded.is_none();
                 match self.settings.config.doors.enable_debug_command {
                     DebugCommand::Yes => Ok(()),
                     DebugCommand::Local if local => Ok(()),

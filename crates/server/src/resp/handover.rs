@@ -1,10 +1,11 @@
 //! What is left of a session that goes on at another owner, and a session that begins with that.
 
+use super::is_refusal;
 use super::session::{Across, Answering, Session};
 use super::tracking::{Tracks, all_changed};
 use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::Connection;
-use crate::handover::greeting::TAKEN;
+use crate::handover::greeting::{STATE_BYTES_MAX, TAKEN};
 use crate::handover::{SessionState, Sits, greeting};
 use crate::log::event;
 use crate::replicated::ReplicaEnd;
@@ -110,8 +111,10 @@ impl ShardService {
     pub(super) fn state_of(&self, connection: &Connection<Session>) -> Option<Handover> {
         let replica = self.replica()?;
         let session = &connection.session;
-        let tells_elsewhere = session.tracking.as_ref().is_some_and(|it| it.broadcast)
-            && self.others.shards.is_some();
+        // The session may go on at the owner of another shard.
+        let is_known =
+            session.tracking.as_ref().is_some_and(|it| it.broadcast) || !session.watched.is_empty();
+        let tells_elsewhere = is_known && self.others.shards.is_some();
         if !can_be_told(session)
             || tells_elsewhere
             || connection.is_encrypted()
@@ -135,6 +138,9 @@ impl ShardService {
             positions: others.filter_map(position).collect(),
         };
         let state = SessionState { peer: connection.peer, sits: Some(sits) }.encode();
+        if state.len() > STATE_BYTES_MAX {
+            return None;
+        }
         Some(Handover { state, tag: session.forwarded.as_deref().copied() })
     }
 
@@ -207,9 +213,15 @@ impl ShardService {
     fn sit_by(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> bool {
         let before = work.out.len();
         let Ok(spec) = find(args) else { return false };
+        // Its rights may be others meanwhile.
+        let user = work.connection.session.user.clone();
+        if user.is_some_and(|user| self.judge(&user, spec, args).is_err()) {
+            return false;
+        }
         let flow = self.execute(spec, args, work);
+        let is_done = flow == Flow::Next && !is_refusal(before, work);
         take_back(before, work);
-        flow == Flow::Next
+        is_done
     }
 
     /// Has the session see what it has written at other shards, whose owners are the same still.

@@ -87,6 +87,7 @@ pub(crate) use tracking::{Note as TrackingNote, are_copies};
 pub(crate) use watching::changes_example;
 pub(crate) use watching::{Note, are_changes};
 
+use crate::handover::greeting::STATE_BYTES_MAX;
 use crate::http::Probes;
 use crate::keeping::{EmbeddedStore, SentModule};
 use crate::log::event;
@@ -276,6 +277,7 @@ impl ShardService {
                 bounds: Bounds::of(&config.clients),
                 limits: limits(),
                 limits_before_authentication: limits(),
+                limits_of_greeting: limits(),
                 config: Config::default(),
                 lowered: Config::default(),
                 source: None,
@@ -343,7 +345,11 @@ impl ShardService {
         let lowered = ClientShare::of(&config).lower(&config);
         self.settings.bounds = Bounds::of(&lowered.clients);
         self.settings.limits = lowered.protocol_limits();
-        self.settings.limits_before_authentication = self.settings.limits.before_authentication();
+        let before = self.settings.limits.before_authentication();
+        let greeting = Limits::for_values(STATE_BYTES_MAX).bulk_bytes_max;
+        self.settings.limits_of_greeting =
+            Limits { bulk_bytes_max: before.bulk_bytes_max.max(greeting), ..before };
+        self.settings.limits_before_authentication = before;
         self.memcached.limits = lowered.memcached_limits();
         self.figures.clock = CommandClock::new(&config.observe);
         self.figures.stats.times.set_spreads(config.observe.latency_tracking);
@@ -417,8 +423,11 @@ impl ShardService {
             if consumed >= warm_until && warm_until < input.len() {
                 warm_until = consumed + self.warm(&input[consumed..], is_own);
             }
-            let limits = if work.connection.session.authenticated {
+            let session = &work.connection.session;
+            let limits = if session.authenticated {
                 &self.settings.limits
+            } else if session.commands == 0 && self.replica().is_some() {
+                &self.settings.limits_of_greeting
             } else {
                 &self.settings.limits_before_authentication
             };

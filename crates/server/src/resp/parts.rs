@@ -48,6 +48,8 @@ pub(crate) struct InForce {
     pub(crate) limits: Limits,
     /// The narrower bounds for a client that has yet to give the password.
     pub(crate) limits_before_authentication: Limits,
+    /// For the first request of one, which may be another node's, in a cluster.
+    pub(crate) limits_of_greeting: Limits,
     /// Where SIGHUP reads the settings; the first shard alone has it.
     pub(super) source: Option<Box<SettingsSource>>,
 }

@@ -469,6 +469,9 @@ impl Service for ShardService {
 
     fn closed(&mut self, connection: &mut Connection<Session>) {
         let id = connection.id;
+        if let Some(shards) = &mut self.others.shards {
+            shards.parting.kept.retain(|kept| kept.session != id);
+        }
         self.pushes.forget_subscriptions(id, &mut connection.session);
         self.forget_monitor(id, &mut connection.session);
         self.forget_introduced(connection);

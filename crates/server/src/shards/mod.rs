@@ -196,7 +196,7 @@ impl Shards {
         header: &AskHeader,
         ask: &Ask<'_>,
     ) {
-        if self.outbox.is_lost(to) || self.parting.leaving.contains(&to) {
+        if self.outbox.is_lost(to) || self.parting.is_leaving(to) {
             let mut frame = Vec::new();
             write_ask(header, ask, &mut frame);
             self.parting.kept.push(KeptAsk { to, session, id: header.id, frame });

@@ -7,7 +7,7 @@
 //! - L1. What is kept was never sent: it can be asked of the next owner, or be refused, and is executed once at most.
 
 use headwater_base::Shard;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Shards;
 use super::message::ShardMessage;
@@ -36,8 +36,8 @@ pub(crate) struct KeptAsk {
 pub(crate) struct Parting {
     /// Requests that wait, oldest first.
     pub(crate) kept: Vec<KeptAsk>,
-    /// Shards whose owners are about to go: nothing is sent to them.
-    pub(super) leaving: BTreeSet<Shard>,
+    /// Shards whose owners are about to go, and since when: nothing is sent to them.
+    leaving: BTreeMap<Shard, u64>,
     /// When each shard's owner was lost, in milliseconds of the server's life.
     pub(crate) lost_at: Vec<u64>,
     /// Those that have yet to say that they send nothing more, where this shard's owner is about to go.
@@ -48,7 +48,21 @@ impl Parting {
     /// Whether what is asked of a shard may wait still.
     pub(crate) fn keeps(&self, shard: Shard, now: u64) -> bool {
         let lost_at = self.lost_at.get(usize::from(shard.0)).copied().unwrap_or(0);
-        self.leaving.contains(&shard) || now < lost_at + KEPT_FOR
+        match self.leaving.get(&shard) {
+            // It completes what is under way first.
+            Some(since) => now < since + 2 * KEPT_FOR,
+            None => now < lost_at + KEPT_FOR,
+        }
+    }
+
+    /// Whether the owner of a shard is about to go.
+    pub(super) fn is_leaving(&self, shard: Shard) -> bool {
+        self.leaving.contains_key(&shard)
+    }
+
+    /// Whether that of one of these is.
+    pub(crate) fn is_any_leaving(&self, shards: &BTreeSet<Shard>) -> bool {
+        shards.iter().any(|shard| self.is_leaving(*shard))
     }
 
     /// The owner of a shard is lost.
@@ -84,8 +98,8 @@ impl Shards {
     }
 
     /// The owner of another shard is about to go.
-    pub(crate) fn let_leave(&mut self, shard: Shard) {
-        self.parting.leaving.insert(shard);
+    pub(crate) fn let_leave(&mut self, shard: Shard, now: u64) {
+        self.parting.leaving.entry(shard).or_insert(now);
         self.outbox.to(shard).messages.push(ShardMessage::Left);
     }
 

@@ -115,7 +115,7 @@ impl ShardService {
                 ShardMessage::Settings(pairs) => self.take_settings(&pairs),
                 ShardMessage::Leaves => {
                     if let Some(shards) = &mut self.others.shards {
-                        shards.let_leave(from);
+                        shards.let_leave(from, self.time.uptime);
                     }
                 }
                 ShardMessage::Left => {

@@ -122,7 +122,10 @@ impl ShardService {
             // What it wrote elsewhere may be read within.
             return Some(wait_for_answers(Some(args), work));
         }
-        if session.pending().is_some_and(|pending| pending.has_lost_watches()) {
+        let parting = &self.others.shards.as_ref()?.parting;
+        if session.pending().is_some_and(|pending| {
+            pending.has_lost_watches() || parting.is_any_leaving(pending.watches_at())
+        }) {
             // Nobody knows whether they have changed.
             session.queue = None;
             self.unwatch_remote(work);
