@@ -324,10 +324,11 @@ fn kills(durability: &str, shards: u16, kills: u64) {
         let (done, over) = (Mutex::new(rounds.clone()), AtomicBool::new(false));
         thread::scope(|scope| {
             for me in 0..CLIENTS {
-                let (server, done, over) = (&server, &done, &over);
+                let (done, over) = (&done, &over);
                 let mut draws = Draws(draws.below(u64::MAX));
+                // Before the server is killed, however late the thread begins.
+                let mut client = server.client(2);
                 scope.spawn(move || {
-                    let mut client = server.client(2);
                     loop {
                         let round = done.lock().unwrap()[me as usize] + 1;
                         match step(&mut client, &mut draws, me, round) {
