@@ -14,7 +14,7 @@ use headwater_base::{KeyRange, Millis, Shard};
 
 use crate::{Item, Positions};
 
-/// So many milliseconds lie between two places that a follower is told, at least.
+/// The least time between two places of a home's log that a follower is told, in milliseconds.
 const PLACE_EVERY: u64 = 100;
 
 /// What became of a packet.

@@ -54,6 +54,16 @@ impl Claimant {
     }
 }
 
+/// The header of a claim with which a log begins.
+const CLAIM: RecordHeader = RecordHeader {
+    format: RECORD_FORMATS.oldest,
+    kind: RecordKind::Claim,
+    epoch: Epoch(7),
+    number: 0,
+    before: 0,
+    schema: 0,
+};
+
 #[test]
 fn a_lease_is_taken_when_it_was_unchanged_for_three_seconds_of_own_writes() {
     let owner = node("a", 4);
@@ -272,14 +282,7 @@ impl Told {
 
 #[test]
 fn a_log_is_claimed_behind_all_that_was_read() {
-    let header = RecordHeader {
-        format: 1,
-        kind: RecordKind::Claim,
-        epoch: Epoch(7),
-        number: 0,
-        before: 0,
-        schema: 0,
-    };
+    let header = CLAIM;
     let (bytes, _) = header.encode(headwater_log::LogId::of(STREAM), b"a");
     let mut told = Told::new(LogPosition::default());
     let claim = told.claims(&[(Sequence(1), bytes)], 1);
@@ -294,14 +297,7 @@ fn a_log_is_claimed_behind_all_that_was_read() {
 
 #[test]
 fn a_log_is_followed_by_who_was_at_its_end_just_now() {
-    let header = RecordHeader {
-        format: 1,
-        kind: RecordKind::Claim,
-        epoch: Epoch(7),
-        number: 0,
-        before: 0,
-        schema: 0,
-    };
+    let header = CLAIM;
     let (claim, before) = header.encode(headwater_log::LogId::of(STREAM), b"a");
     let node = node("b", 0);
     let config = ReplicaConfig {
@@ -578,14 +574,7 @@ fn an_owner_that_has_lost_its_connection_knows_it_at_once_until_it_has_renewed_i
 
 #[test]
 fn a_node_whose_folder_is_of_an_earlier_stream_owns_nothing_until_its_record_was_found() {
-    let header = RecordHeader {
-        format: RECORD_FORMATS.oldest,
-        kind: RecordKind::Claim,
-        epoch: Epoch(7),
-        number: 0,
-        before: 0,
-        schema: 0,
-    };
+    let header = CLAIM;
     let log = headwater_log::LogId::of(STREAM);
     let ((found, checksum), (other, _)) = (header.encode(log, b"a"), header.encode(log, b"b"));
     let position = LogPosition { sequence: Sequence(5), checksum };

@@ -206,7 +206,7 @@ fn a_node_refuses_the_folder_of_another_cluster_and_leaves_it_as_it_is() {
         assert_eq!(origin(&data), named);
         assert!(data.join("headwater-data").exists() && !data.join("discarded").exists());
     }
-    // It is still good where it belongs.
+    // At a node of its own cluster the folder that was refused elsewhere can still be used.
     cluster.arguments = &[];
     cluster.begin(struck);
     assert_eq!(cluster.owner(), struck);

@@ -127,7 +127,7 @@ fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused
     let removed = operate(&cluster, &format!("remove node{newer}"));
     assert!(removed.is_well, "{}", removed.out);
     assert_eq!(nats.key(&key), None);
-    // And whoever begins again announces anew.
+    // A node that was removed and begins again announces its formats anew.
     cluster.begin(newer);
     let found = status(&cluster, "it has announced", |status, _| {
         let node = node_of(status, newer);
@@ -229,7 +229,7 @@ fn an_owner_takes_programs_that_share_a_format_of_messages_and_says_why_it_takes
         assert_eq!((&answer[..6], answer.len()), (&b"HWLK\x04\x00"[..], 6 + 8 + 32 + 32));
         assert!(waits, "it waits for the proof: {newest:?}");
     }
-    // They are told what this one reads, and then that is the end.
+    // Programs that share no format with this one are told which it reads, and the connection ends.
     for (formats, told) in
         [((5, Some(9)), "formats 5 to 9"), ((3, None), "format 3 alone"), ((6, None), "format 6")]
     {

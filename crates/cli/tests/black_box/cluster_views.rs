@@ -126,7 +126,7 @@ fn warm_views_go_on_at_the_next_owner_without_loading_what_they_have() {
         let resumed = timelines.figure(at, "ranges_resumed");
         assert_eq!((resumed, timelines.figure(at, "ranges_not_resumed")), (3, 0), "node {at}");
     }
-    // And changes of what was resumed are told.
+    // Changes of ranges that were resumed are told on as before.
     timelines.post(0, 6);
     timelines.check(2);
     assert_eq!(loads(&timelines), before);

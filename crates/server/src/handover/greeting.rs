@@ -9,7 +9,8 @@
 //! line: who looks for the tag keeps back what may be its beginning, and never the end of an answer.
 
 use crate::shards::links::{ProofOf, Secret, is_proof, proof, random};
-use headwater_command::Args;
+use headwater_command::{Args, Reply};
+use headwater_protocol::resp::{Encoder, Version};
 
 /// The request's name.
 const NAME: &[u8] = b"HEADWATER.FORWARD";
@@ -41,12 +42,10 @@ pub(crate) fn request(
 ) -> Vec<u8> {
     let said = [&shard.to_be_bytes()[..], &epoch.to_be_bytes(), tag, state];
     let proof = proof(secret, ProofOf::Forwards, &said);
-    let mut out = b"*4\r\n".to_vec();
-    for arg in [NAME, tag, &proof, state] {
-        out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
-    }
+    let mut out = Vec::new();
+    let mut request = Encoder::new(&mut out, Version::Resp2);
+    request.array(4);
+    [NAME, tag, &proof, state].into_iter().for_each(|arg| request.bulk(arg));
     out
 }
 

@@ -18,4 +18,4 @@ mod state;
 
 pub use inherited::Inherited;
 pub(crate) use inherited::{InheritedClient, InheritedUpstream};
-pub(crate) use state::{SessionState, Sits};
+pub(crate) use state::{SessionRest, SessionState};

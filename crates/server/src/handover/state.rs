@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 /// Where a session stands that goes on.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Sits {
+pub(crate) struct SessionRest {
     /// Whose rights it has; `None`: it has yet to log in.
     pub(crate) user: Option<Vec<u8>>,
     /// The requests that make it what it is, in order. Nobody reads their answers.
@@ -27,7 +27,7 @@ pub(crate) struct SessionState {
     /// Where it comes from.
     pub(crate) peer: SocketAddr,
     /// Where its session stands; `None`: it has just come.
-    pub(crate) sits: Option<Sits>,
+    pub(crate) sits: Option<SessionRest>,
 }
 
 fn put_request(out: &mut Vec<u8>, request: &OwnedArgs) {
@@ -48,7 +48,7 @@ fn read_requests(from: &mut WireReader<'_>) -> Option<Vec<OwnedArgs>> {
     (0..from.u32()?).map(|_| read_request(from)).collect()
 }
 
-impl Sits {
+impl SessionRest {
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.user.is_some().into());
         put_bytes(out, self.user.as_deref().unwrap_or_default());
@@ -100,7 +100,7 @@ impl SessionState {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let from = &mut WireReader::of(bytes);
         let peer = from.text()?.parse().ok()?;
-        let sits = if from.flag()? { Some(Sits::read(from)?) } else { None };
+        let sits = if from.flag()? { Some(SessionRest::read(from)?) } else { None };
         from.rest().is_empty().then_some(Self { peer, sits })
     }
 }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_state_is_read_as_it_was_and_nothing_else_is() {
         let peer = "10.1.2.3:4".parse().unwrap();
-        let sits = Sits {
+        let sits = SessionRest {
             user: Some(b"ann".to_vec()),
             requests: vec![request(&["HELLO", "3"]), request(&["SUBSCRIBE", "a", ""])],
             queued: Some(vec![request(&["SET", "k", "v"])]),
@@ -124,7 +124,7 @@ mod tests {
             watched: vec![b"w".to_vec(), b"\r\n".to_vec()],
             positions: vec![(2, 7, u64::MAX)],
         };
-        for sits in [None, Some(Sits::default()), Some(sits)] {
+        for sits in [None, Some(SessionRest::default()), Some(sits)] {
             let state = SessionState { peer, sits };
             let bytes = state.encode();
             assert_eq!(SessionState::decode(&bytes), Some(state));

@@ -12,6 +12,8 @@ use super::problem::Problem;
 use crate::arrival::Arrival;
 use crate::service::WireProtocol;
 use crate::tls::{Arrivals, ClientStream, InnerStream};
+use headwater_command::Reply;
+use headwater_protocol::resp::{Encoder, Version};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -189,12 +191,10 @@ pub(super) struct InnerSession {
 impl InnerSession {
     /// Sends one request.
     pub(super) async fn send(&mut self, words: &[&[u8]]) -> io::Result<()> {
-        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            bytes.extend_from_slice(word);
-            bytes.extend_from_slice(b"\r\n");
-        }
+        let mut bytes = Vec::new();
+        let mut request = Encoder::new(&mut bytes, Version::Resp2);
+        request.array(words.len());
+        words.iter().for_each(|word| request.bulk(word));
         self.stream.write_all(&bytes).await
     }
 

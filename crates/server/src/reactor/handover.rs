@@ -52,18 +52,12 @@ impl<S: Service> Reactor<S> {
     }
 
     /// Whether something is under way; `sends`: answers that clients have yet to take count as well.
-    fn is_underway(&mut self, sends: bool) -> bool {
-        let slots: Vec<usize> = self.connections.slots().collect();
-        let service = &self.service;
-        let mut busy = false;
-        for slot in slots {
-            let Some(connection) = self.connections.take(slot) else { continue };
-            busy |= connection.is_gated()
+    fn is_underway(&self, sends: bool) -> bool {
+        self.connections.iter().any(|connection| {
+            connection.is_gated()
                 || (sends && connection.unsent() > 0)
-                || service.is_busy(&connection.session);
-            self.connections.put(connection);
-        }
-        busy
+                || self.service.is_busy(&connection.session)
+        })
     }
 
     /// Parts with the clients that go on elsewhere. The others end as the loop does.

@@ -46,7 +46,7 @@ const PIECE: usize = 64 << 10;
 
 /// What the door is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
+pub(super) enum ForwardStage {
     /// Clients come, and are passed on.
     Open,
     /// This process is the owner in this epoch, listens here: no more clients come, and the others are passed on to it.
@@ -58,24 +58,24 @@ pub(super) enum Stage {
 }
 
 /// Nobody is connected to an owner any more.
-const ENDING: [Stage; 2] = [Stage::Keeps, Stage::Leaves];
+const ENDING: [ForwardStage; 2] = [ForwardStage::Keeps, ForwardStage::Leaves];
 
 /// The door; closed when dropped.
 pub(super) struct Forwarding {
     pub(super) addresses: Vec<SocketAddr>,
     listeners: Vec<std::net::TcpListener>,
-    stage: Arc<watch::Sender<Stage>>,
+    stage: Arc<watch::Sender<ForwardStage>>,
     thread: Option<std::thread::JoinHandle<Vec<InheritedClient>>>,
 }
 
 /// Has a door keep the clients that its process parts with.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ClientKeeper(Option<Arc<watch::Sender<Stage>>>);
+#[derive(Clone, Debug)]
+pub(super) struct ClientKeeper(Arc<watch::Sender<ForwardStage>>);
 
 impl ClientKeeper {
     /// From now on.
     pub(super) fn keep(&self) {
-        self.0.iter().for_each(|stage| _ = stage.send_replace(Stage::Keeps));
+        self.0.send_replace(ForwardStage::Keeps);
     }
 }
 
@@ -109,7 +109,7 @@ impl Forwarding {
         }
         let again: Result<_, _> = listeners.iter().map(std::net::TcpListener::try_clone).collect();
         let again: Vec<_> = again.map_err(refuse)?;
-        let (stage, stages) = watch::channel(Stage::Open);
+        let (stage, stages) = watch::channel(ForwardStage::Open);
         let (shard, protects) = (config.cluster.shard(), protects(config));
         let room = Arc::new(Semaphore::new(config.clients.clients_max));
         let run = move || {
@@ -134,18 +134,18 @@ impl Forwarding {
             };
             own.set_ip(here);
         }
-        self.stage.send_replace(Stage::Owns(own, epoch));
+        self.stage.send_replace(ForwardStage::Owns(own, epoch));
         core::mem::take(&mut self.listeners)
     }
 
     /// What has it keep the clients that its process parts with.
     pub(super) fn keeper(&self) -> ClientKeeper {
-        ClientKeeper(Some(self.stage.clone()))
+        ClientKeeper(self.stage.clone())
     }
 
     /// The clients that are kept: what else there is ends.
     pub(super) fn leave(mut self) -> Vec<InheritedClient> {
-        self.stage.send_replace(Stage::Leaves);
+        self.stage.send_replace(ForwardStage::Leaves);
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
         ended.and_then(Result::ok).unwrap_or_default()
     }
@@ -153,7 +153,7 @@ impl Forwarding {
 
 impl Drop for Forwarding {
     fn drop(&mut self) {
-        self.stage.send_replace(Stage::Leaves);
+        self.stage.send_replace(ForwardStage::Leaves);
         if let Some(thread) = self.thread.take() {
             // The port is free when it has ended, however it did.
             let _ended = thread.join();
@@ -165,7 +165,7 @@ impl Drop for Forwarding {
 #[derive(Clone)]
 pub(super) struct ForwardContext {
     pub(super) owners: watch::Receiver<Vec<OwnerSeen>>,
-    pub(super) stages: watch::Receiver<Stage>,
+    pub(super) stages: watch::Receiver<ForwardStage>,
     pub(super) secret: Secret,
     /// The shard that this node stands by for.
     pub(super) shard: u16,
@@ -208,7 +208,7 @@ fn serve(
             }
         }
         let mut stages = door.stages.clone();
-        let _leaves = stages.wait_for(|stage| *stage == Stage::Leaves).await;
+        let _leaves = stages.wait_for(|stage| *stage == ForwardStage::Leaves).await;
         let begun = Instant::now();
         sleep(Duration::from_millis(1)).await;
         while door.kept.borrow().1 > 0 && begun.elapsed() < COLLECTS {
@@ -223,7 +223,7 @@ async fn accept(listener: TcpListener, door: ForwardContext) {
     loop {
         let accepted = tokio::select! {
             biased;
-            _closed = stages.wait_for(|stage| *stage != Stage::Open) => return,
+            _closed = stages.wait_for(|stage| *stage != ForwardStage::Open) => return,
             accepted = listener.accept() => accepted,
         };
         let Ok((client, peer)) = accepted else {
@@ -296,14 +296,14 @@ impl Forwarded {
         loop {
             door.kept.borrow_mut().1 += 1;
             let connected = match upstream.take() {
-                Some(upstream) => Connected::To(upstream),
+                Some(upstream) => Connecting::To(upstream),
                 None => self.connect(&mut door).await,
             };
             door.kept.borrow_mut().1 -= 1;
             let mut to = match connected {
-                Connected::To(upstream) => upstream,
-                Connected::Left => return self.leave(&door, None),
-                Connected::Nobody => return self.refuse(&door).await,
+                Connecting::To(upstream) => upstream,
+                Connecting::Left => return self.leave(&door, None),
+                Connecting::Nobody => return self.refuse(&door).await,
             };
             let seems_local =
                 to.stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
@@ -325,17 +325,17 @@ impl Forwarded {
     }
 
     /// A connection to an owner that has taken the client.
-    async fn connect(&self, door: &mut ForwardContext) -> Connected {
+    async fn connect(&self, door: &mut ForwardContext) -> Connecting {
         let begun = Instant::now();
         let patience = if self.is_new { PATIENCE } else { PATIENCE_PARTED };
         while begun.elapsed() < patience {
             let mut was_asked = false;
             let stage = door.stages.borrow_and_update().clone();
             let seen = match stage {
-                Stage::Leaves => return Connected::Left,
-                Stage::Keeps => Vec::new(),
-                Stage::Open => door.owners.borrow().clone(),
-                Stage::Owns(at, epoch) => {
+                ForwardStage::Leaves => return Connecting::Left,
+                ForwardStage::Keeps => Vec::new(),
+                ForwardStage::Open => door.owners.borrow().clone(),
+                ForwardStage::Owns(at, epoch) => {
                     let (address, shard) = (at.to_string(), door.shard);
                     vec![OwnerSeen { address, shard, epoch }]
                 }
@@ -353,7 +353,7 @@ impl Forwarded {
                     _ends = stages.wait_for(|stage| ENDING.contains(stage)) => None,
                 };
                 if let Some((stream, tag)) = taken {
-                    return Connected::To(Upstream::new(stream, owner, tag));
+                    return Connecting::To(Upstream::new(stream, owner, tag));
                 }
             }
             // Who was refused is not to ask again at once.
@@ -363,7 +363,7 @@ impl Forwarded {
                 () = sleep(rests) => {}
             }
         }
-        Connected::Nobody
+        Connecting::Nobody
     }
 
     async fn attempt(
@@ -413,7 +413,7 @@ impl Forwarded {
 }
 
 /// What connecting has come to.
-enum Connected {
+enum Connecting {
     /// An owner has taken the client.
     To(Upstream),
     /// The process begins anew.

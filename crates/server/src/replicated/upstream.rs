@@ -1,7 +1,7 @@
 //! An owner that has a client whom this node passes on: bytes both ways, until the owner parts with the client.
 
 use super::driver::OwnerSeen;
-use super::forward::{ForwardContext, Stage, of_std};
+use super::forward::{ForwardContext, ForwardStage, of_std};
 use crate::handover::InheritedUpstream;
 use crate::handover::greeting::Tag;
 use crate::handover::parting::TagFinder;
@@ -33,7 +33,7 @@ const ANSWERS_MAX: usize = 256 << 10;
 
 /// What is on its way in one direction.
 #[derive(Default)]
-pub(super) struct Pipe {
+pub(super) struct Passage {
     /// Bytes that came.
     pub(super) bytes: Vec<u8>,
     /// So many of them were passed on.
@@ -44,7 +44,7 @@ pub(super) struct Pipe {
     is_told: bool,
 }
 
-impl Pipe {
+impl Passage {
     fn of(left: Vec<u8>, ended: bool) -> Self {
         Self { bytes: left, passed: 0, ended, is_told: false }
     }
@@ -81,14 +81,14 @@ pub(super) struct Upstream {
     pub(super) owner: OwnerSeen,
     /// Without one, the owner does not part with the client.
     tag: Option<Tag>,
-    pub(super) requests: Pipe,
-    answers: Pipe,
+    pub(super) requests: Passage,
+    answers: Passage,
     finder: TagFinder,
 }
 
 impl Upstream {
     pub(super) fn new(stream: TcpStream, owner: OwnerSeen, tag: Option<Tag>) -> Self {
-        let (requests, answers) = (Pipe::default(), Pipe::default());
+        let (requests, answers) = (Passage::default(), Passage::default());
         Self { stream, owner, tag, requests, answers, finder: TagFinder::default() }
     }
 
@@ -98,8 +98,8 @@ impl Upstream {
             stream: of_std(from.stream).ok()?,
             owner: OwnerSeen { address, shard, epoch: Epoch(epoch) },
             tag: from.tag,
-            requests: Pipe::of(from.requests, from.ended.0),
-            answers: Pipe::of(from.answers, from.ended.1),
+            requests: Passage::of(from.requests, from.ended.0),
+            answers: Passage::of(from.answers, from.ended.1),
             finder: TagFinder::of(from.held),
         })
     }
@@ -129,7 +129,7 @@ pub(super) async fn pass(
     let (shard, owner) = (door.shard, to.owner.clone());
     let another =
         |now: &Vec<OwnerSeen>| now.iter().any(|it| it.shard == owner.shard && *it != owner);
-    let is_here = |stage: &Stage| matches!(stage, Stage::Owns(_, epoch) if owner.shard == shard && owner.epoch != *epoch);
+    let is_here = |stage: &ForwardStage| matches!(stage, ForwardStage::Owns(_, epoch) if owner.shard == shard && owner.epoch != *epoch);
     let replaced = async {
         tokio::select! {
             _changed = owners.wait_for(another) => {}
@@ -142,7 +142,7 @@ pub(super) async fn pass(
         // However it ends, both sides are closed.
         copied = copy(client, to, &door.piece) => copied,
         () = replaced => return Passed::Ended,
-        _leaves = leaves.wait_for(|stage| *stage == Stage::Leaves) => return Passed::Left,
+        _leaves = leaves.wait_for(|stage| *stage == ForwardStage::Leaves) => return Passed::Left,
     };
     let Ok(Some(behind)) = copied else { return Passed::Ended };
     // The process waits for it where it begins anew.

@@ -460,7 +460,7 @@ pub(crate) fn foreign(work: &Turn<'_>) -> Flow {
 }
 
 /// Takes back what was answered behind the first `before` bytes.
-fn take_back(work: &mut Turn<'_>, before: usize) {
+pub(super) fn take_back(work: &mut Turn<'_>, before: usize) {
     work.out.truncate(before);
     work.held.cut(before);
 }

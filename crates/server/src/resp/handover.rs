@@ -1,13 +1,13 @@
 //! What is left of a session that goes on at another owner, and a session that begins with that.
 
+use super::dispatch::take_back;
 use super::is_refusal;
 use super::session::{Across, Answering, Session};
 use super::tracking::{Tracks, all_changed};
 use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::Connection;
 use crate::handover::greeting::{STATE_BYTES_MAX, TAKEN};
-use crate::handover::{SessionState, Sits, greeting};
-use crate::log::event;
+use crate::handover::{SessionRest, SessionState, greeting};
 use crate::replicated::ReplicaEnd;
 use crate::service::Handover;
 use headwater_base::Shard;
@@ -129,7 +129,7 @@ impl ShardService {
             Position(0) => None,
             Position(position) => Some((at, replica.epoch_of(at), position)),
         };
-        let sits = Sits {
+        let sits = SessionRest {
             user: session.user.as_ref().map(|user| user.name.clone()),
             requests: requests(session),
             queued: session.queue.as_ref().map(|queue| queue.requests.clone()),
@@ -160,7 +160,7 @@ impl ShardService {
         session.forwarded = Some(Box::new(tag));
         work.connection.peer = state.peer;
         if let Some(sits) = state.sits
-            && !self.sit(&sits, work)
+            && !self.resume_session(&sits, work)
         {
             encoder(work).error("ERR", format_args!("the session cannot go on here"));
             return Some(Flow::Close);
@@ -175,7 +175,7 @@ impl ShardService {
     }
 
     /// Makes a session what it was elsewhere. `false`: it cannot be.
-    fn sit(&mut self, sits: &Sits, work: &mut Turn<'_>) -> bool {
+    fn resume_session(&mut self, sits: &SessionRest, work: &mut Turn<'_>) -> bool {
         let before = work.out.len();
         match &sits.user {
             Some(name) => {
@@ -188,10 +188,10 @@ impl ShardService {
                 (session.authenticated, session.unrestricted, session.user) = (false, false, None);
             }
         }
-        let begun = sits.requests.iter().all(|request| self.sit_by(request.args(), work));
+        let begun = sits.requests.iter().all(|request| self.run_unanswered(request.args(), work));
         let watched: OwnedArgs =
             [&b"WATCH"[..]].into_iter().chain(sits.watched.iter().map(Vec::as_slice)).collect();
-        let begun = begun && (sits.watched.is_empty() || self.sit_by(watched.args(), work));
+        let begun = begun && (sits.watched.is_empty() || self.run_unanswered(watched.args(), work));
         // Nobody knows what has changed meanwhile.
         let counts = work.connection.session.watched.values_mut();
         counts.for_each(|count| *count = count.wrapping_sub(1));
@@ -205,12 +205,12 @@ impl ShardService {
             queue.into_iter().for_each(|queue| queue.broken |= sits.broken);
         }
         self.see_again(&sits.positions, work);
-        take_back(before, work);
+        take_all_back(work, before);
         begun
     }
 
     /// Executes a request without an answer. `false`: it has to wait.
-    fn sit_by(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> bool {
+    fn run_unanswered(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> bool {
         let before = work.out.len();
         let Ok(spec) = find(args) else { return false };
         // Its rights may be others meanwhile.
@@ -220,7 +220,7 @@ impl ShardService {
         }
         let flow = self.execute(spec, args, work);
         let is_done = flow == Flow::Next && !is_refusal(before, work);
-        take_back(before, work);
+        take_all_back(work, before);
         is_done
     }
 
@@ -228,17 +228,16 @@ impl ShardService {
     fn see_again(&self, positions: &[(u16, u64, u64)], work: &mut Turn<'_>) {
         let Some(replica) = self.replica() else { return };
         for &(shard, epoch, position) in positions {
+            // Another owner has begun with all of it.
             if shard < self.others.shard_count() && replica.epoch_of(shard) == epoch {
                 work.connection.session.positions.reach(Shard(shard), Position(position));
-            } else {
-                event!(debug, "cluster", "position", shard, "another owner has all of it");
             }
         }
     }
 }
 
-/// Takes answers back that nobody reads.
-fn take_back(before: usize, work: &mut Turn<'_>) {
-    work.out.truncate(before);
+/// Takes back what nobody reads: answers, and messages behind them.
+fn take_all_back(work: &mut Turn<'_>, before: usize) {
+    take_back(work, before);
     work.connection.session.behind_answer.clear();
 }

@@ -470,7 +470,7 @@ impl Service for ShardService {
     fn closed(&mut self, connection: &mut Connection<Session>) {
         let id = connection.id;
         if let Some(shards) = &mut self.others.shards {
-            shards.parting.kept.retain(|kept| kept.session != id);
+            shards.departures.kept.retain(|kept| kept.session != id);
         }
         self.pushes.forget_subscriptions(id, &mut connection.session);
         self.forget_monitor(id, &mut connection.session);
@@ -567,7 +567,10 @@ impl Service for ShardService {
     }
 
     fn may_be_asked(&self) -> bool {
-        self.others.shards.as_ref().is_some_and(|it| it.parting.awaits() || it.outbox.has_unsent())
+        self.others
+            .shards
+            .as_ref()
+            .is_some_and(|it| it.departures.awaits() || it.outbox.has_unsent())
     }
 
     fn is_busy(&self, session: &Session) -> bool {

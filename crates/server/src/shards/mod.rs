@@ -12,11 +12,11 @@ mod barrier;
 mod codec;
 mod comparison;
 mod count;
+mod departures;
 pub(crate) mod links;
 mod message;
 mod names;
 mod outgoing;
-mod parting;
 mod position;
 mod position_waits;
 mod quiescing;
@@ -29,10 +29,10 @@ pub(crate) use barrier::MoveRefusal;
 pub(crate) use codec::Sender;
 pub(crate) use comparison::DefinitionComparison;
 pub(crate) use count::settle;
+pub(crate) use departures::{Departures, KEPT_BYTES, KeptAsk};
 pub(crate) use message::{MessageBatch, ShardMessage};
 pub(crate) use names::{Heard, Names};
 pub(crate) use outgoing::ToldBatch;
-pub(crate) use parting::{KEPT_BYTES, KeptAsk, Parting};
 pub(crate) use position::{of_text as position_of_text, text_of as text_of_position};
 pub(crate) use position_waits::{Awaiting, POSITIONS_WAIT_MAX, PositionWaits};
 pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
@@ -88,7 +88,7 @@ pub(crate) struct Shards {
     /// Sessions whose next request waits until less waits for its shard.
     pub(crate) crowded: Vec<ConnectionId>,
     /// What waits for other shards' owners.
-    pub(crate) parting: Parting,
+    pub(crate) departures: Departures,
     /// Bytes of memory that parts may take which have been agreed to, by their transactions: other writes leave them free.
     pub(crate) reserved: HashMap<TransactionId, usize>,
     /// The sum of these.
@@ -120,7 +120,7 @@ impl Shards {
         let (quiescing, surveys_for, crowded) = (Quiescing::default(), None, Vec::new());
         let (locks, lock_waits, blocked) = (Locks::default(), HashMap::new(), HashMap::new());
         let (digests, transactions) = (Vec::new(), 0);
-        let (parting, prepared) = (Parting::default(), HashMap::new());
+        let (departures, prepared) = (Departures::default(), HashMap::new());
         Box::new(Self {
             me,
             lives_before: epoch - 1,
@@ -137,7 +137,7 @@ impl Shards {
             transactions,
             deferred,
             crowded,
-            parting,
+            departures,
             prepared,
             reserved: HashMap::new(),
             reserved_bytes: 0,
@@ -196,10 +196,10 @@ impl Shards {
         header: &AskHeader,
         ask: &Ask<'_>,
     ) {
-        if self.outbox.is_lost(to) || self.parting.is_leaving(to) {
+        if self.outbox.is_lost(to) || self.departures.is_leaving(to) {
             let mut frame = Vec::new();
             write_ask(header, ask, &mut frame);
-            self.parting.kept.push(KeptAsk { to, session, id: header.id, frame });
+            self.departures.kept.push(KeptAsk { to, session, id: header.id, frame });
             // Where it does not wait, it is answered in a turn of its own.
             self.outbox.transport().ring(self.me);
             return;

@@ -2,7 +2,7 @@
 //!
 //! What was under way is told to be lost, once: requests of clients here are answered that nobody knows what has become of them,
 //! sessions that stood for clients there end, and what the two have told each other of keys is void on either side. Requests that come while
-//! there is no connection wait for the next owner for a while ([`Parting`](crate::shards::Parting)), and are refused then. With the next connection both begin anew.
+//! there is no connection wait for the next owner for a while ([`Departures`](crate::shards::Departures)), and are refused then. With the next connection both begin anew.
 //!
 //! # Invariants
 //! - O1. A request is answered `CLUSTERDOWN` once where its answer cannot come any more: what was asked over one connection is never answered
@@ -56,8 +56,8 @@ impl ShardService {
         }
         event!(warn, "shards", "lost", shard = with.0, "there is no connection to the shard");
         shards.peers.lost(with, now);
-        shards.parting.lose(with, now.0);
-        let kept = shards.parting.kept.iter().filter(|kept| kept.to == with);
+        shards.departures.lose(with, now.0);
+        let kept = shards.departures.kept.iter().filter(|kept| kept.to == with);
         let kept: HashSet<(ConnectionId, u64)> = kept.map(|kept| (kept.session, kept.id)).collect();
         if with == Shard(0) {
             shards.comparison.lose();
@@ -118,7 +118,7 @@ impl ShardService {
         let Some(shards) = &mut self.others.shards else { return };
         if shards.outbox.are_apart() {
             shards.peers.give_up_loads(self.node.engine_mut(), Millis(self.time.uptime));
-            if !shards.parting.kept.is_empty() {
+            if !shards.departures.kept.is_empty() {
                 self.answer_unsent(connections);
             }
         }
@@ -128,13 +128,14 @@ impl ShardService {
     fn answer_unsent(&mut self, connections: &mut Connections<Session>) {
         let now = self.time.uptime;
         let Some(shards) = &mut self.others.shards else { return };
-        let parting = &mut shards.parting;
+        let departures = &mut shards.departures;
         let mut bytes = 0;
-        let (keeps, refused) = core::mem::take(&mut parting.kept).into_iter().partition(|kept| {
-            bytes += kept.frame.len();
-            bytes <= KEPT_BYTES && parting.keeps(kept.to, now)
-        });
-        parting.kept = keeps;
+        let (keeps, refused) =
+            core::mem::take(&mut departures.kept).into_iter().partition(|kept| {
+                bytes += kept.frame.len();
+                bytes <= KEPT_BYTES && departures.keeps(kept.to, now)
+            });
+        departures.kept = keeps;
         let refused: Vec<KeptAsk> = refused;
         for KeptAsk { to: at, session, id, .. } in refused {
             let Some(connection) = connections.get_mut(session) else { continue };

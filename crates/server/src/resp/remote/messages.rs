@@ -120,7 +120,7 @@ impl ShardService {
                 }
                 ShardMessage::Left => {
                     if let Some(shards) = &mut self.others.shards {
-                        shards.parting.hear_left(from);
+                        shards.departures.hear_left(from);
                     }
                 }
                 ShardMessage::Stop => self.stopping = true,

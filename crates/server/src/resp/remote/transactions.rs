@@ -122,9 +122,9 @@ impl ShardService {
             // What it wrote elsewhere may be read within.
             return Some(wait_for_answers(Some(args), work));
         }
-        let parting = &self.others.shards.as_ref()?.parting;
+        let departures = &self.others.shards.as_ref()?.departures;
         if session.pending().is_some_and(|pending| {
-            pending.has_lost_watches() || parting.is_any_leaving(pending.watches_at())
+            pending.has_lost_watches() || departures.is_any_leaving(pending.watches_at())
         }) {
             // Nobody knows whether they have changed.
             session.queue = None;

@@ -33,7 +33,7 @@ pub(crate) struct KeptAsk {
 
 /// What a shard knows of owners that go.
 #[derive(Debug, Default)]
-pub(crate) struct Parting {
+pub(crate) struct Departures {
     /// Requests that wait, oldest first.
     pub(crate) kept: Vec<KeptAsk>,
     /// Shards whose owners are about to go, and since when: nothing is sent to them.
@@ -44,7 +44,7 @@ pub(crate) struct Parting {
     awaited: BTreeSet<Shard>,
 }
 
-impl Parting {
+impl Departures {
     /// Whether what is asked of a shard may wait still.
     pub(crate) fn keeps(&self, shard: Shard, now: u64) -> bool {
         let lost_at = self.lost_at.get(usize::from(shard.0)).copied().unwrap_or(0);
@@ -92,20 +92,20 @@ impl Shards {
             return;
         }
         for to in self.outbox.others().filter(|to| !self.outbox.is_lost(*to)).collect::<Vec<_>>() {
-            self.parting.awaited.insert(to);
+            self.departures.awaited.insert(to);
             self.outbox.to(to).messages.push(ShardMessage::Leaves);
         }
     }
 
     /// The owner of another shard is about to go.
     pub(crate) fn let_leave(&mut self, shard: Shard, now: u64) {
-        self.parting.leaving.entry(shard).or_insert(now);
+        self.departures.leaving.entry(shard).or_insert(now);
         self.outbox.to(shard).messages.push(ShardMessage::Left);
     }
 
     /// Sends what has waited for this shard's owner.
     pub(crate) fn send_kept(&mut self, to: Shard) {
-        for kept in self.parting.kept.extract_if(.., |kept| kept.to == to) {
+        for kept in self.departures.kept.extract_if(.., |kept| kept.to == to) {
             self.outbox.count_request();
             let batch = self.outbox.to(to);
             batch.bytes.extend_from_slice(&kept.frame);
