@@ -118,6 +118,7 @@ impl<S: Service> Reactor<S> {
             event!(info, "server", "ending", reason, "the end begins");
         }
         if self.service.hands_over() {
+            self.await_other_owners(&mut events)?;
             self.come_to_rest(&mut events)?;
         }
         self.service.stopped();

@@ -172,6 +172,11 @@ pub(crate) trait Service {
         false
     }
 
+    /// Whether clients wait for somebody who is to take over elsewhere, and is expected soon.
+    fn awaits_owners(&self) -> bool {
+        false
+    }
+
     /// The end has begun: those who ask from elsewhere are told.
     fn begins_to_rest(&mut self) {}
 

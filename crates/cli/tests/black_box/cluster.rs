@@ -6,9 +6,10 @@ use crate::cluster_writers::{Writers, check};
 use crate::nats_servers::{self, SERVERS, Servers, free_ports};
 use crate::support::{PATIENCE, Server, program};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write, stderr};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,12 +32,44 @@ pub(crate) struct Node {
     owns: Arc<AtomicBool>,
     /// The lines that it has printed.
     said: Arc<Mutex<Vec<String>>>,
+    /// A process of it has lost a lease.
+    has_lost_lease: Arc<AtomicBool>,
+}
+
+/// What a log says where an owner has lost its lease.
+pub(crate) const LEASE_LOST: &str = "its lease is lost";
+/// How often a test may find that a lease was lost that it relies on.
+const TRIES: usize = 4;
+
+/// Runs a test of connections that go on while owners keep their leases, and again where one was lost: on a machine with much to do, that is nobody's fault.
+pub(crate) fn while_leases_hold<T>(
+    start: impl Fn() -> Option<T>,
+    test: impl Fn(&mut T),
+    is_lost: impl Fn(&T) -> bool,
+) {
+    for _ in 0..TRIES {
+        let Some(mut cluster) = start() else { return };
+        match catch_unwind(AssertUnwindSafe(|| test(&mut cluster))) {
+            Ok(()) => return,
+            Err(_) if is_lost(&cluster) => {}
+            Err(why) => resume_unwind(why),
+        }
+    }
+    panic!("leases were lost in each of {TRIES} clusters");
 }
 
 impl Node {
     /// Starts the program, and waits until it stands by.
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let has_lost_lease = Arc::new(AtomicBool::new(false));
+        let (lost, log) = (has_lost_lease.clone(), BufReader::new(child.stderr.take().unwrap()));
+        thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                lost.fetch_or(line.contains(LEASE_LOST), Ordering::Release);
+                let _shown = writeln!(stderr(), "{line}");
+            }
+        });
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let said = Arc::<Mutex<Vec<String>>>::default();
         let note = |said: &Mutex<Vec<String>>, line: &String| {
@@ -59,7 +92,7 @@ impl Node {
                 told.store(line.contains(" ready on "), Ordering::Release);
             }
         });
-        Self { child, owns, said }
+        Self { child, owns, said, has_lost_lease }
     }
 
     /// Where it has said last that something is spoken.
@@ -77,6 +110,11 @@ impl Node {
     /// A node that cannot say so does not own its shard any more, or will not when it goes on.
     pub(crate) fn forget_that_it_owns(&self) {
         self.owns.store(false, Ordering::Release);
+    }
+
+    /// Whether it has lost a lease without having been asked to give it up.
+    pub(crate) fn has_lost_lease(&self) -> bool {
+        self.has_lost_lease.load(Ordering::Acquire)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -126,7 +164,7 @@ pub(crate) fn servers_with(sync: &str, more: &str) -> Option<(Servers, Turn)> {
 fn begun(start: impl FnOnce(PathBuf) -> Servers) -> Option<(Servers, Turn)> {
     let Some(program) = nats_servers::program() else {
         let text = "skipped: there is no nats-server (HEADWATER_NATS_SERVER names one)";
-        let mut out = std::io::stderr();
+        let mut out = stderr();
         writeln!(out, "{text}").unwrap();
         return None;
     };
@@ -289,10 +327,36 @@ pub(crate) fn ask(
     connection: &mut redis::Connection,
     words: &str,
 ) -> redis::RedisResult<redis::Value> {
-    let mut words = words.split(' ');
-    let mut command = redis::cmd(words.next().unwrap());
-    command.arg(words.collect::<Vec<_>>());
-    command.query(connection)
+    ask_all(connection, &words.split(' ').collect::<Vec<_>>())
+}
+
+/// Asks again where the log takes no records for a moment, as it may on a machine with much to do: nothing was done then.
+pub(crate) fn ask_all(
+    connection: &mut redis::Connection,
+    words: &[&str],
+) -> redis::RedisResult<redis::Value> {
+    let began = Instant::now();
+    loop {
+        match redis::cmd(words[0]).arg(&words[1..]).query(connection) {
+            Err(why) if is_refused_by_log(&why) && began.elapsed() < PATIENCE => {
+                sleep(Duration::from_millis(20));
+            }
+            told => return told,
+        }
+    }
+}
+
+/// Whether the log was what took no records.
+pub(crate) fn is_refused_by_log(why: &redis::RedisError) -> bool {
+    why.code() == Some("CLUSTERDOWN") && why.to_string().contains("the log takes no records")
+}
+
+pub(crate) fn ask_once(
+    connection: &mut redis::Connection,
+    words: &str,
+) -> redis::RedisResult<redis::Value> {
+    let words: Vec<&str> = words.split(' ').collect();
+    redis::cmd(words[0]).arg(&words[1..]).query(connection)
 }
 
 pub(crate) fn text(value: &redis::Value) -> String {
@@ -465,7 +529,7 @@ fn a_node_with_an_empty_folder_begins_with_a_snapshot_when_the_log_is_purged() {
     let owner = cluster.owner();
     let join = "last|<user> = last p|<user>|<time>";
     let mut client = cluster.client(owner);
-    redis::cmd("JOIN.ADD").arg("last").arg(join).query::<redis::Value>(&mut client).unwrap();
+    ask_all(&mut client, &["JOIN.ADD", "last", join]).unwrap();
     ask(&mut client, "SET plain value").unwrap();
     // What is removed behind a snapshot, and what has a time to live, are as they were too.
     ask(&mut client, "SET p|gone|1 x").unwrap();

@@ -4,7 +4,7 @@
 //! A node that is cut off hears nothing and is not heard, and what it has sent meanwhile arrives when the network is whole again, as TCP has it.
 //! `HEADWATER_CLUSTER_ROUNDS` says how often somebody is struck.
 
-use crate::cluster::{Cluster, Links, NODES, ask, connect, text};
+use crate::cluster::{Cluster, Links, NODES, ask, ask_all, connect, text};
 use crate::nats_servers::SERVERS;
 use crate::support::{PATIENCE, Stops};
 use rustix::process::Signal;
@@ -325,9 +325,7 @@ pub(crate) fn rounds(usual: usize) -> usize {
 #[test]
 fn what_clients_are_told_while_nodes_are_cut_off_is_linearizable() {
     let Some(mut cluster) = with_links() else { return };
-    let mut add = redis::cmd("JOIN.ADD");
-    add.arg("d").arg("d|<n> = copy r|<n>");
-    add.query::<redis::Value>(&mut cluster.client(0)).unwrap();
+    ask_all(&mut cluster.client(0), &["JOIN.ADD", "d", "d|<n> = copy r|<n>"]).unwrap();
     let (ends, recorded) = (AtomicBool::new(false), Recorded::new());
     let ports = cluster.ports.clone();
     let rounds = rounds(3);

@@ -1,6 +1,8 @@
 //! Nodes that are for all shards of their cluster, with a process for each: they come to own equally many, end as one, and lose what they own as one.
 
-use crate::cluster::{ALL, Turn, ask, connect, servers, text};
+use crate::cluster::{
+    ALL, LEASE_LOST, Turn, ask, ask_all, connect, servers, text, while_leases_hold,
+};
 use crate::cluster_planned::Counting;
 use crate::nats_servers::{Servers, free_ports};
 use crate::support::{PATIENCE, program};
@@ -228,9 +230,7 @@ fn nodes_come_to_own_equally_many_and_what_one_loses_others_have() {
     nodes.until_owned([1, 1, 1]);
     nodes.until_they_know_one_another();
     let port = nodes.ports[0];
-    let added: redis::RedisResult<redis::Value> =
-        redis::cmd("JOIN.ADD").arg("all").arg("sum = sum p|<n>").query(&mut connect(port));
-    added.unwrap();
+    ask_all(&mut connect(port), &["JOIN.ADD", "all", "sum = sum p|<n>"]).unwrap();
     let write = |nodes: &Nodes, numbers: std::ops::Range<u32>, at: &[usize]| {
         for number in numbers {
             // Any process of any node takes any key.
@@ -399,10 +399,8 @@ fn flows_do_what_they_owe_though_nodes_are_killed() {
     nodes.until_owned([1, 1, 1]);
     nodes.until_they_know_one_another();
     let fan = "t|<user>|<time> = check f|<poster>|<user> copy p|<poster>|<time>";
-    let mut flow = redis::cmd("FLOW.ADD");
-    flow.arg("fan").arg("ON").arg("p|<poster>|<time>").arg("FANOUT").arg(fan);
-    let added: redis::RedisResult<redis::Value> = flow.query(&mut connect(nodes.ports[0]));
-    added.unwrap();
+    let flow = ["FLOW.ADD", "fan", "ON", "p|<poster>|<time>", "FANOUT", fan];
+    ask_all(&mut connect(nodes.ports[0]), &flow).unwrap();
     for user in 0..USERS {
         nodes.answer(nodes.ports[0], &format!("SET f|bob|u{user} 1"));
     }
@@ -435,7 +433,12 @@ fn flows_do_what_they_owe_though_nodes_are_killed() {
 
 #[test]
 fn connections_go_on_while_nodes_of_several_shards_are_drained_and_end() {
-    let Some(mut nodes) = Nodes::start() else { return };
+    while_leases_hold(Nodes::start, drain_while_clients_count, |nodes| {
+        (0..NODES).any(|at| nodes.log(at).contains(LEASE_LOST))
+    });
+}
+
+fn drain_while_clients_count(nodes: &mut Nodes) {
     nodes.until_owned([1; NODES]);
     // Each asks for keys of all shards.
     let counting: Vec<_> = nodes

@@ -1,7 +1,7 @@
 //! NATS servers without a quorum: writes are refused before they are executed, reads are answered until the lease is over, and what was
 //! acknowledged stays.
 
-use crate::cluster::{Cluster, NODES, ask, text};
+use crate::cluster::{Cluster, NODES, ask, ask_once, text};
 use crate::cluster_writers::{Writers, check};
 use crate::support::PATIENCE;
 use redis::Value;
@@ -39,7 +39,7 @@ fn until_written(cluster: &Cluster, words: &str) -> usize {
     let began = Instant::now();
     loop {
         for at in 0..NODES {
-            if ask(&mut cluster.client(at), words).is_ok() {
+            if ask_once(&mut cluster.client(at), words).is_ok() {
                 return at;
             }
         }
@@ -50,7 +50,7 @@ fn until_written(cluster: &Cluster, words: &str) -> usize {
 
 /// Why writes are refused, as INFO says it; `None`: it is not answered.
 fn refusal(client: &mut redis::Connection) -> Option<String> {
-    let info = text(&ask(client, "INFO persistence").ok()?);
+    let info = text(&ask_once(client, "INFO persistence").ok()?);
     let line = info.lines().find_map(|line| line.strip_prefix("data_write_refusal:"));
     Some(line.expect("there is a store").trim().to_owned())
 }
@@ -74,17 +74,17 @@ fn refused_and_read(cluster: &Cluster, owner: usize) -> Option<Vec<String>> {
     }
     let mut told = Vec::new();
     for words in ["SET k|refused 1", "DEL k|a", "INCR n", "COPY k|a k|refused", "EXPIRE k|a 1"] {
-        let refused = ask(&mut client, words).err()?;
+        let refused = ask_once(&mut client, words).err()?;
         assert_eq!(refused.code(), Some("CLUSTERDOWN"), "{words}: {refused}");
         told.push(refused.to_string());
     }
     let refused = items_say(b"set k|refused 0 0 1\r\n1\r\n")?;
     assert!(refused.starts_with("SERVER_ERROR "), "{refused}");
     told.push(refused);
-    ask(&mut client, "MULTI").ok()?;
-    ask(&mut client, "SET k|refused 1").ok()?;
-    told.push(ask(&mut client, "EXEC").err()?.to_string());
-    let read = ask(&mut client, "GET k|a").ok()?;
+    ask_once(&mut client, "MULTI").ok()?;
+    ask_once(&mut client, "SET k|refused 1").ok()?;
+    told.push(ask_once(&mut client, "EXEC").err()?.to_string());
+    let read = ask_once(&mut client, "GET k|a").ok()?;
     assert_eq!(text(&read), "1");
     assert_eq!(items_say(b"get k|a\r\n")?, "VALUE k|a 0 1\r\n");
     Some(told)

@@ -1,6 +1,6 @@
 //! `headwater cluster restore`: a backup becomes the data of a new cluster.
 
-use crate::cluster::{ALL, Cluster, NODES, ask, read, text};
+use crate::cluster::{ALL, Cluster, NODES, ask, ask_all, read, text};
 use crate::support::{PATIENCE, program};
 use redis::Value;
 use rustix::process::Signal;
@@ -26,7 +26,7 @@ fn a_new_cluster_is_filled_with_a_backup() {
     let owner = cluster.owner();
     let mut client = cluster.client(owner);
     let join = "last|<user> = last p|<user>|<time>";
-    redis::cmd("JOIN.ADD").arg("last").arg(join).query::<Value>(&mut client).unwrap();
+    ask_all(&mut client, &["JOIN.ADD", "last", join]).unwrap();
     for number in 0..200 {
         ask(&mut client, &format!("SET p|u{}|{number:06} {number}", number % 7)).unwrap();
     }

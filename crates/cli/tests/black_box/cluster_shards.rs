@@ -1,6 +1,6 @@
 //! A cluster of several shards: each has an owner of its own, whoever is asked answers, and what one loses nobody has been told of.
 
-use crate::cluster::{ALL, Links, Node, Turn, ask, connect, servers, text};
+use crate::cluster::{ALL, Links, Node, Turn, ask, ask_all, connect, servers, text};
 use crate::nats_servers::{self, Servers, free_ports};
 use crate::support::{PATIENCE, Server, program};
 use crate::tls::Authority;
@@ -307,11 +307,11 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     // One step of several shards is refused, and does nothing; what can be divided is.
     let mut client = connect(cluster.ports[0]);
     let several: Vec<String> = (0..60).map(|number| format!("p|{number:03}")).collect();
-    let pairs_of_all: Vec<&str> = several.iter().flat_map(|key| [&**key, "x"]).collect();
     let code =
         |done: redis::RedisResult<redis::Value>| done.map_err(|why| why.code().map(str::to_owned));
     let refused = Err(Some(String::from("CROSSSLOT")));
-    assert_eq!(code(redis::cmd("MSET").arg(&pairs_of_all).query(&mut client)), refused);
+    let all_at_once = format!("MSET {} x", several.join(" x "));
+    assert_eq!(code(ask(&mut client, &all_at_once)), refused);
     let _set = cluster.ask(0, "SET copied|0 here");
     let mut crossed = 0;
     for number in 1..20 {
@@ -325,9 +325,7 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     let there: u64 = redis::cmd("EXISTS").arg(&several).query(&mut client).unwrap();
     let values: Vec<u64> = redis::cmd("MGET").arg(&several).query(&mut client).unwrap();
     assert_eq!((there, values), (60, (0..60).collect()));
-    let gone: u64 =
-        redis::cmd("DEL").arg(&["none|1", "none|2", "none|3"]).query(&mut client).unwrap();
-    assert_eq!(gone, 0);
+    assert_eq!(ask(&mut client, "DEL none|1 none|2 none|3").unwrap(), redis::Value::Int(0));
     // The owner of a shard ends: what is asked of its keys waits for the node that stands by, or is refused, and all others are there.
     cluster.kill(1);
     assert!(text(&ask(&mut client, "INFO").unwrap()).contains("cluster_node:node0"));
@@ -458,9 +456,7 @@ fn definitions_that_were_missed_are_taken_over_from_the_first_shard() {
     // Whose definition it is, all of them know.
     let url = |port: u16| format!("redis://ada:secret@127.0.0.1:{port}");
     let mut client = redis::Client::open(url(cluster.ports[1])).unwrap().get_connection().unwrap();
-    let added: redis::RedisResult<redis::Value> =
-        redis::cmd("JOIN.ADD").arg("copies").arg("t|<n> = copy p|<n>").query(&mut client);
-    added.unwrap();
+    ask_all(&mut client, &["JOIN.ADD", "copies", "t|<n> = copy p|<n>"]).unwrap();
     for at in 0..SHARDS {
         let owners = format!("{:?}", cluster.ask(at, "ACL OWNERS"));
         assert!(owners.contains("copies") && owners.contains("ada"), "node {at}: {owners}");

@@ -1,6 +1,6 @@
 //! Clients that write to a cluster of three nodes without a pause, and what must be there of what they were told.
 
-use crate::cluster::{Cluster, ask, connect, read, text};
+use crate::cluster::{Cluster, ask, ask_all, connect, read, text};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -110,7 +110,7 @@ impl Writers {
     pub(crate) fn start(cluster: &Cluster) -> Self {
         let mut client = cluster.client(0);
         let join = "t|<reader>|<w>|<k> = check s|<reader>|<w> copy p|<w>|<k>";
-        let added = redis::cmd("JOIN.ADD").arg("all").arg(join).query::<redis::Value>(&mut client);
+        let added = ask_all(&mut client, &["JOIN.ADD", "all", join]);
         assert!(added.is_ok(), "{added:?}");
         let (ends, mut threads, mut all) = (Arc::default(), Vec::new(), Vec::new());
         for me in 0..4 {

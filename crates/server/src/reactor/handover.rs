@@ -13,6 +13,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+/// How long the next owner of another shard is waited for. Requests are executed meanwhile.
+const OTHERS: Duration = Duration::from_secs(3);
 /// How long what is under way may take. All clients wait for it.
 const REST: Duration = Duration::from_secs(1);
 /// How long clients may take to take their answers.
@@ -30,6 +32,18 @@ impl<S: Service> Reactor<S> {
     #[inline]
     pub(super) fn may_execute(&self, connection: &Connection<S::Session>) -> bool {
         !self.rests || connection.is_remote() || self.service.is_busy(&connection.session)
+    }
+
+    /// Serves on while clients wait for the next owner of another shard, which the same node has often just given up: they would wait for it during the rest,
+    /// and all others with them. Who asks for the end once more does not want to wait.
+    pub(super) fn await_other_owners(&mut self, events: &mut Events) -> io::Result<()> {
+        let begun = Instant::now();
+        while self.service.awaits_owners() && begun.elapsed() < OTHERS {
+            if self.run_turn(events)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Lets what is under way come to its end; no further requests of clients are executed.

@@ -560,6 +560,10 @@ impl Service for ShardService {
         self.replica().is_some()
     }
 
+    fn awaits_owners(&self) -> bool {
+        self.others.shards.as_ref().is_some_and(|it| it.departures.awaits_owners())
+    }
+
     fn begins_to_rest(&mut self) {
         if let Some(shards) = &mut self.others.shards {
             shards.leave();

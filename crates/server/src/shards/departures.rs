@@ -74,6 +74,11 @@ impl Departures {
         self.lost_at[at] = now;
     }
 
+    /// Whether something waits for the next owner of another shard.
+    pub(crate) fn awaits_owners(&self) -> bool {
+        !self.kept.is_empty() || !self.leaving.is_empty()
+    }
+
     /// Another shard says that it sends nothing more.
     pub(crate) fn hear_left(&mut self, shard: Shard) {
         self.awaited.remove(&shard);
