@@ -1,7 +1,7 @@
 //! Runs that take turns: A B A B …, each on a server of its own, each measured alike.
 
 use crate::measure::{Clock, Run};
-use crate::peer::{Server, System, stop};
+use crate::peer::{Measured, System, stop};
 use crate::report::{Case, Report};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -78,11 +78,12 @@ impl Cost {
     ///
     /// # Errors
     /// The work fails, or the server is gone; then what it printed is shown.
-    pub fn of(server: &Server, work: impl FnOnce() -> Result<u64>) -> Result<Self> {
-        let start = Clock::now(server.cpu()?);
-        let operations = work().with_context(|| format!("the server printed: {}", server.log()))?;
-        let (server_cpu_s, generator_cpu_s, wall_s) = Clock::now(server.cpu()?).since(&start);
-        let rss_bytes_max = server.rss_max()?;
+    pub fn of(server: &dyn Measured, work: impl FnOnce() -> Result<u64>) -> Result<Self> {
+        let start = Clock::now(server.cpu_used()?);
+        let printed = || format!("the server printed: {}", server.printed());
+        let operations = work().with_context(printed)?;
+        let (server_cpu_s, generator_cpu_s, wall_s) = Clock::now(server.cpu_used()?).since(&start);
+        let rss_bytes_max = server.resident_max()?;
         Ok(Self { server_cpu_s, generator_cpu_s, wall_s, rss_bytes_max, operations })
     }
 

@@ -62,6 +62,8 @@ const CHECK_EVERY: u64 = 1000;
 const SIGNALS: Token = Token(0);
 const WAKER: Token = Token(1);
 const FIRST_LISTENER: usize = 2;
+/// Sockets that the service has itself: more than there are connections.
+const FIRST_OF_SERVICE: usize = usize::MAX / 2;
 
 /// What the system tells of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -155,6 +157,12 @@ impl<S: Service> Reactor<S> {
                     }
                     // What it is about is looked for in every turn.
                     WAKER => {}
+                    Token(token) if token >= FIRST_OF_SERVICE => {
+                        let readable =
+                            event.is_readable() || event.is_error() || event.is_read_closed();
+                        let at = token - FIRST_OF_SERVICE;
+                        self.service.socket_news(at, readable, event.is_writable());
+                    }
                     Token(token) if token < self.first_connection() => {
                         self.accepting = true;
                         if self.may_accept() {

@@ -231,6 +231,12 @@ pub(crate) trait Service {
     /// What wakes the loop from other threads.
     fn set_waker(&mut self, _waker: Arc<mio::Waker>) {}
 
+    /// What the loop waits for, where the service has sockets of its own: their tokens begin with this one.
+    fn set_registry(&mut self, _registry: mio::Registry, _first: usize) {}
+
+    /// There is news of the socket with so much more than the first such token.
+    fn socket_news(&mut self, _at: usize, _readable: bool, _writable: bool) {}
+
     /// The first number of a connection, and the step to the next.
     fn numbers(&self) -> (u64, u64) {
         (1, 1)

@@ -1,7 +1,8 @@
 //! A cluster on one machine: three NATS servers and some nodes, each a process.
 
 use crate::flows::nats;
-use crate::peer::{free_port, program, stop};
+use crate::measure::process;
+use crate::peer::{Measured, free_port, program, stop};
 use crate::wire::Connection;
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
@@ -73,6 +74,20 @@ impl Site {
             site.until("each node owns its shard", |site| site.owns(at))?;
         }
         Ok(site)
+    }
+
+    /// Waits until each node can ask all others.
+    ///
+    /// # Errors
+    /// One cannot, within two minutes.
+    pub(crate) fn await_links(&self) -> Result<()> {
+        for &port in &self.ports {
+            self.until("each node has connections to all others", |_| {
+                let answer = ask(port, &[b"PREFIX", b"any|", b"COUNT"], PATIENCE);
+                answer.is_some_and(|answer| answer.first() == Some(&b':'))
+            })?;
+        }
+        Ok(())
     }
 
     fn start_nodes(headwater: PathBuf, nodes: usize, shards: usize) -> Result<Self> {
@@ -328,7 +343,7 @@ impl Site {
     /// It does not run.
     pub(crate) fn cpu(&self, node: usize) -> Result<Duration> {
         let child = self.nodes[node].as_ref().context("the node does not run")?;
-        crate::measure::process::cpu(child.id())
+        process::cpu(child.id())
     }
 
     /// CPU that all nodes have used.
@@ -347,6 +362,26 @@ impl Site {
         let mut connection = Connection::open(self.nats_ports[at][0])?;
         nats::begin(&mut connection, inbox)?;
         Ok(connection)
+    }
+}
+
+impl Measured for Site {
+    fn connect_to(&self, number: usize) -> Result<Connection> {
+        let port = self.port(number % self.nodes());
+        Connection::open(port).with_context(|| format!("cannot connect to a node on port {port}"))
+    }
+
+    fn cpu_used(&self) -> Result<Duration> {
+        self.cpu_of_all()
+    }
+
+    fn resident_max(&self) -> Result<u64> {
+        let nodes = self.nodes.iter().flatten();
+        nodes.map(|node| process::rss_max(node.id())).sum()
+    }
+
+    fn printed(&self) -> String {
+        self.logs()
     }
 }
 

@@ -7,7 +7,33 @@ pub mod tls;
 
 pub use server::{Launch, Server, free_port};
 
+use crate::wire::Connection;
 use anyhow::{Result, bail};
+use core::time::Duration;
+
+/// What serves while something is measured.
+pub trait Measured {
+    /// Opens a connection in the system's protocol; of several nodes, those of consecutive numbers are to one after the other.
+    ///
+    /// # Errors
+    /// It is not accepted.
+    fn connect_to(&self, number: usize) -> Result<Connection>;
+
+    /// CPU that it has used since its start.
+    ///
+    /// # Errors
+    /// It is gone.
+    fn cpu_used(&self) -> Result<Duration>;
+
+    /// The most memory that it had resident.
+    ///
+    /// # Errors
+    /// It is gone.
+    fn resident_max(&self) -> Result<u64>;
+
+    /// The end of what it printed.
+    fn printed(&self) -> String;
+}
 
 /// A system, or a way to use one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,6 +54,8 @@ pub enum System {
     Boundary,
     /// Headwater with two shards.
     Shards,
+    /// Headwater as a cluster: three nodes that own a shard each, behind three NATS servers.
+    Cluster,
     /// Headwater as a plain cache, timelines kept by the clients.
     Client,
     /// Headwater with separate joins, read one by one.
@@ -67,7 +95,7 @@ impl System {
         matches!(self, Self::Tls | Self::ValkeyTls | Self::RedisTls)
     }
 
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Headwater,
         Self::Push,
         Self::PushAll,
@@ -76,6 +104,7 @@ impl System {
         Self::Celebrities,
         Self::Boundary,
         Self::Shards,
+        Self::Cluster,
         Self::Client,
         Self::Separate,
         Self::Items,
@@ -102,6 +131,7 @@ impl System {
             Self::Celebrities => "celebrities",
             Self::Boundary => "boundary",
             Self::Shards => "shards",
+            Self::Cluster => "cluster",
             Self::Client => "client",
             Self::Separate => "separate",
             Self::Items => "items",

@@ -9,7 +9,7 @@
 //!   of shared buffers, no parallel workers and no JIT (they lose time on short statements):
 //!   it stands in for a cache, and a cache may lose its content in a crash.
 
-use super::{System, program, stop, tls};
+use super::{Measured, System, program, stop, tls};
 use crate::measure::{pin::Pinning, process};
 use crate::wire::{Connection, postgres, resp};
 use anyhow::{Context, Result, bail};
@@ -262,6 +262,24 @@ impl Server {
         let connection =
             if self.family { postgres::open(self.port, POSTGRES_USER) } else { self.open() };
         connection.with_context(|| format!("cannot connect to {} on port {}", self.name, self.port))
+    }
+}
+
+impl Measured for Server {
+    fn connect_to(&self, _number: usize) -> Result<Connection> {
+        self.connect()
+    }
+
+    fn cpu_used(&self) -> Result<Duration> {
+        self.cpu()
+    }
+
+    fn resident_max(&self) -> Result<u64> {
+        self.rss_max()
+    }
+
+    fn printed(&self) -> String {
+        self.log()
     }
 }
 

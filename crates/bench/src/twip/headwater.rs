@@ -21,6 +21,8 @@ pub struct Joins {
     pub boundary: bool,
     /// Reads end at the moment of the newest post, not at the end of the timeline.
     pub bounded: bool,
+    /// Keys are of several nodes: each is set by itself.
+    pub apart: bool,
 }
 
 /// Headwater with a timeline join.
@@ -131,7 +133,10 @@ impl Backend for WithJoins {
                 .follows(user)
                 .map(move |poster| (Key::new(b"s|").user(user).text(b"|").user(poster), b"1"))
         });
-        resp::set_all(&mut loader, subscriptions)?;
+        match self.joins.apart {
+            true => resp::set_each(&mut loader, subscriptions)?,
+            false => resp::set_all(&mut loader, subscriptions)?,
+        }
         let posts = users.clone().flat_map(|poster| {
             let this = &*self;
             world
@@ -139,7 +144,10 @@ impl Backend for WithJoins {
                 .iter()
                 .map(move |&time| (this.post_key(poster, time), plan.text(time)))
         });
-        resp::set_all(&mut loader, posts)?;
+        match self.joins.apart {
+            true => resp::set_each(&mut loader, posts)?,
+            false => resp::set_all(&mut loader, posts)?,
+        }
         if self.joins.all {
             for user in users {
                 let prefix = Key::new(b"t|").user(user).text(b"|");

@@ -202,6 +202,21 @@ pub fn set_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     send(&mut chunk)
 }
 
+/// Sets many keys, each by itself: they may be of several nodes.
+///
+/// # Errors
+/// The connection fails or the server refuses.
+pub fn set_each<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    loader: &mut Loader<'_>,
+    pairs: impl IntoIterator<Item = (K, V)>,
+) -> anyhow::Result<()> {
+    for (key, value) in pairs {
+        command(&mut loader.connection.out, &[b"SET", key.as_ref(), value.as_ref()]);
+        loader.sent(1)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

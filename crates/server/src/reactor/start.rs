@@ -3,7 +3,9 @@
 use super::accept::again;
 use super::ending::{SIGHUP, SIGINT, SIGTERM};
 use super::gated::GatedReplies;
-use super::{FIRST_LISTENER, OUT_BYTES_FULL, READ_BYTES, Reactor, SIGNALS, WAKER};
+use super::{
+    FIRST_LISTENER, FIRST_OF_SERVICE, OUT_BYTES_FULL, READ_BYTES, Reactor, SIGNALS, WAKER,
+};
 use crate::connections::Connections;
 use crate::io_threads::IoThreads;
 use crate::service::{Service, Time, WireProtocol};
@@ -81,6 +83,8 @@ impl<S: Service> Reactor<S> {
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed("waker", error))?;
         let waker = Arc::new(waker);
         service.set_waker(waker.clone());
+        let registry = poll.registry().try_clone().map_err(|error| failed("poll", error))?;
+        service.set_registry(registry, FIRST_OF_SERVICE);
         let has_bound = config.memory.max.0 > 0;
         let io = IoThreads::start(config.listen.io_threads.saturating_sub(1), waker, has_bound);
         let io = io.map_err(|error| failed("I/O threads", error))?;

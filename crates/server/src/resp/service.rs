@@ -168,6 +168,20 @@ impl Service for ShardService {
         self.stores.hub.inbox.set_waker(waker);
     }
 
+    fn set_registry(&mut self, registry: mio::Registry, first: usize) {
+        if let Some(shards) = &mut self.others.shards
+            && shards.outbox.are_apart()
+        {
+            shards.outbox.set_registry(registry, first);
+        }
+    }
+
+    fn socket_news(&mut self, at: usize, readable: bool, writable: bool) {
+        if let Some(shards) = &mut self.others.shards {
+            shards.outbox.line_news(at, readable, writable);
+        }
+    }
+
     fn numbers(&self) -> (u64, u64) {
         let of = |shards: &Shards| (u64::from(shards.me.0) + 1, u64::from(shards.outbox.shards()));
         self.others.shards.as_deref().map_or((1, 1), of)

@@ -5,6 +5,7 @@
 //! the order in which they were written.
 
 use super::barrier::Barrier;
+use super::links::{DirectLine, NewLine};
 use super::message::{MessageBatch, ShardMessage};
 use super::names::Heard;
 use super::outgoing::{Outgoing, ToldBatch};
@@ -20,10 +21,10 @@ use crate::service::DurableWrites;
 use crate::sources;
 use crate::users::UserRegistry;
 use headwater_base::Shard;
-use mio::Waker;
+use mio::{Registry, Token, Waker};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
 /// Bytes that may wait for a shard, without a bound on memory.
@@ -67,6 +68,8 @@ pub(crate) struct Transport {
     refused: AtomicU64,
     /// How often the shard of this process has looked what has come, where the others are in other processes.
     looked: AtomicU64,
+    /// The loop of this process carries connections to others.
+    loop_carries: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +77,8 @@ struct ShardInbox {
     batches: LoopInbox<MessageBatch>,
     /// Where the shard is in another process: tells whoever carries messages there that there are some.
     news: OnceLock<Arc<Notify>>,
+    /// The newest connection there that this process's loop is to carry, and does not yet.
+    line: Mutex<Option<NewLine>>,
     /// Clients that this shard serves.
     clients: AtomicUsize,
     /// Clients that others have handed on to it, and that it has not looked at yet.
@@ -91,6 +96,10 @@ pub(crate) struct Outbox {
     sent: SentCounts,
     /// How shards in processes of their own are connected; empty where all are in one.
     connected: Vec<Connected>,
+    /// Connections that this shard's loop carries, by shard.
+    lines: Vec<Option<DirectLine>>,
+    /// Where they are registered, with a token that begins with this.
+    registry: Option<(Registry, usize)>,
     /// Bytes that may wait for a shard before no further ones are written to it.
     waiting_max: usize,
 }
@@ -147,6 +156,7 @@ impl Transport {
             users,
             refused: AtomicU64::new(0),
             looked: AtomicU64::new(0),
+            loop_carries: AtomicBool::new(false),
         })
     }
 
@@ -212,7 +222,7 @@ impl Transport {
 
     /// What has come for a shard and was not taken: whoever simulates the threads gives it in the order in which it is to come.
     #[cfg(test)]
-    pub(crate) fn batches_of(&self, shard: Shard) -> std::sync::MutexGuard<'_, Vec<MessageBatch>> {
+    pub(crate) fn batches_of(&self, shard: Shard) -> MutexGuard<'_, Vec<MessageBatch>> {
         self.of(shard).batches.all()
     }
 
@@ -240,6 +250,16 @@ impl Transport {
     /// Takes what was written to a shard in another process.
     pub(crate) fn take_for(&self, shard: Shard) -> Vec<MessageBatch> {
         self.of(shard).take()
+    }
+
+    /// Whether the loop of this process carries connections to others, if it is given any.
+    pub(crate) fn loop_carries(&self) -> bool {
+        self.loop_carries.load(Ordering::Relaxed)
+    }
+
+    /// Gives the loop of this process a connection to a shard, which it has as soon as it is told of it.
+    pub(crate) fn give_line(&self, to: Shard, line: NewLine) {
+        *self.of(to).line() = Some(line);
     }
 
     /// Brings a shard of this process what one in another process has written.
@@ -284,6 +304,10 @@ impl Transport {
 }
 
 impl ShardInbox {
+    fn line(&self) -> MutexGuard<'_, Option<NewLine>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn put(&self, batches: impl Iterator<Item = MessageBatch>) {
         let counted = batches.inspect(|batch| {
             self.waiting.fetch_add(batch.bytes.len(), Ordering::Relaxed);
@@ -320,7 +344,8 @@ impl Outbox {
         let apart = if transport.apart { transport.boxes.len() } else { 0 };
         let connected = vec![Connected::default(); apart];
         let (sent, waiting_max) = (SentCounts::default(), WAITING_MAX);
-        Self { me, outgoing, transport, sent, connected, waiting_max }
+        let lines = (0..apart).map(|_| None).collect();
+        Self { me, outgoing, transport, sent, connected, lines, registry: None, waiting_max }
     }
 
     /// Whose it is.
@@ -362,6 +387,21 @@ impl Outbox {
     pub(crate) fn set_connected(&mut self, shard: Shard, is: bool) -> bool {
         let Some(connected) = self.connected.get_mut(usize::from(shard.0)) else { return false };
         connected.count += u64::from(is);
+        let count = connected.count;
+        if let (Some(line), Some((registry, _))) =
+            (self.lines[usize::from(shard.0)].take(), &self.registry)
+        {
+            // Its socket is closed, so that nothing comes of it either way.
+            let _gone = line.close(registry);
+        }
+        if let Some((registry, first)) = &self.registry
+            && is
+            && let Some(new) = self.transport.of(shard).line().take_if(|it| it.count() == count)
+        {
+            let token = Token(first + usize::from(shard.0));
+            self.lines[usize::from(shard.0)] = Some(DirectLine::new(new, registry, token));
+        }
+        let connected = &mut self.connected[usize::from(shard.0)];
         // What was written for the one before is of no use for this one.
         self.outgoing[usize::from(shard.0)].clear();
         core::mem::replace(&mut connected.is, is) != is || is
@@ -393,6 +433,25 @@ impl Outbox {
     /// Sets what wakes this shard's loop.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         self.transport.of(self.me).batches.set_waker(waker);
+    }
+
+    /// Has this shard's loop carry connections to shards in processes of their own: what it waits for, and the token of the first shard's.
+    pub(crate) fn set_registry(&mut self, registry: Registry, first: usize) {
+        self.registry = Some((registry, first));
+        self.transport.loop_carries.store(true, Ordering::Relaxed);
+    }
+
+    /// There is news of the connection to a shard.
+    pub(crate) fn line_news(&mut self, shard: usize, readable: bool, writable: bool) {
+        if let Some(line) = self.lines.get_mut(shard).and_then(Option::as_mut) {
+            line.news(readable, writable);
+        }
+    }
+
+    /// Looks after the connections that are carried here, `now` in milliseconds of the server's life.
+    #[inline]
+    pub(crate) fn look_at_lines(&mut self, now: u64) {
+        self.lines.iter_mut().flatten().for_each(|line| line.look(now));
     }
 
     /// The barrier of all shards.
@@ -461,15 +520,22 @@ impl Outbox {
                 self.transport.boxes[at].put(batches.into_iter().flatten());
             }
         }
+        self.lines.iter_mut().flatten().for_each(|line| line.write(&self.transport));
     }
 
     /// Takes what has come.
     #[inline]
-    pub(crate) fn take(&self) -> Vec<MessageBatch> {
-        if self.transport.apart {
-            self.transport.looked.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn take(&mut self) -> Vec<MessageBatch> {
+        if !self.transport.apart {
+            return self.transport.of(self.me).take();
         }
-        self.transport.of(self.me).take()
+        self.transport.looked.fetch_add(1, Ordering::Relaxed);
+        let mut batches = Vec::new();
+        for line in self.lines.iter_mut().flatten() {
+            line.read(&self.transport, &mut batches);
+        }
+        batches.append(&mut self.transport.of(self.me).take());
+        batches
     }
 
     /// Notes that a request goes to another shard.
@@ -485,7 +551,8 @@ impl Outbox {
 
     /// Whether this shard's loop may wait for sockets: there are no messages. It is woken when some come.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.transport.of(self.me).batches.may_sleep()
+        !self.lines.iter().flatten().any(DirectLine::is_readable)
+            && self.transport.of(self.me).batches.may_sleep()
     }
 
     /// The loop waits no longer.
@@ -537,6 +604,7 @@ mod tests {
         let transport = Transport::new(2);
         let (mut one, two) =
             (Outbox::new(Shard(0), transport.clone()), Outbox::new(Shard(1), transport));
+        let mut two = two;
         assert!(two.take().is_empty());
         for turn in 0..3u64 {
             for message in 0..2 {

@@ -19,7 +19,8 @@ use headwater_router::{Ask, AskHeader, Frames, Kind};
 impl ShardService {
     /// Takes the messages that have come.
     pub(crate) fn take_messages(&mut self, connections: &mut Connections<Session>) {
-        let Some(shards) = &self.others.shards else { return };
+        let Some(shards) = &mut self.others.shards else { return };
+        shards.outbox.look_at_lines(self.time.uptime);
         let batches = shards.outbox.take();
         shards.outbox.set_clients(connections.open());
         // What others tell may be newer than a change of rights, which is known here before it is passed on.

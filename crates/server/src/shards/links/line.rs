@@ -4,13 +4,13 @@
 
 use super::Shared;
 use super::secured::LinkStream;
-use crate::shards::{FrameArrival, FrameSequence, MessageBatch, Sender};
+use crate::shards::{FrameArrival, FrameSequence, MessageBatch, Sender, Transport};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::{sleep, timeout};
 
 /// After so long in which nothing was to be said, that is said.
-const HEARTBEAT: Duration = Duration::from_millis(500);
+pub(super) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Who has not been heard for so long is not there.
 const SILENCE: Duration = Duration::from_secs(2);
 /// How soon it is looked again whether the shard has taken what came before.
@@ -66,7 +66,7 @@ async fn write(
 }
 
 /// Writes a batch in a format as the frame of this number behind what `frames` has.
-fn frame((format, number): (u16, u64), batch: &MessageBatch, frames: &mut Vec<u8>) {
+pub(super) fn frame((format, number): (u16, u64), batch: &MessageBatch, frames: &mut Vec<u8>) {
     let start = frames.len();
     frames.extend_from_slice(&[0; 4]);
     match batch.write((format, number), frames) {
@@ -77,6 +77,35 @@ fn frame((format, number): (u16, u64), batch: &MessageBatch, frames: &mut Vec<u8
         Err(unsayable) => {
             debug_assert!(false, "{unsayable:?}: {batch:?}");
             frames.truncate(start);
+        }
+    }
+}
+
+pub(super) fn too_long(len: usize, most: usize) -> String {
+    format!("a message of {len} bytes was announced; at most {most} are allowed")
+}
+
+/// What a frame has; `None`: it has come before.
+pub(super) fn batch(
+    bytes: &[u8],
+    sender: &Sender,
+    sequence: &mut FrameSequence,
+    transport: &Transport,
+) -> Result<Option<MessageBatch>, String> {
+    let read = MessageBatch::read(bytes, sender);
+    let (number, batch) = read.map_err(|why| {
+        transport.count_refused();
+        format!("what has come is no message of the shard: {why}")
+    })?;
+    match sequence.arrives(number) {
+        FrameArrival::Next => Ok(Some(batch)),
+        FrameArrival::Again => {
+            transport.count_refused();
+            Ok(None)
+        }
+        FrameArrival::BehindMissing => {
+            transport.count_refused();
+            Err(format!("a message before the one of number {number} is missing"))
         }
     }
 }
@@ -94,9 +123,8 @@ async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>)
             continue;
         }
         if len > shared.settings.batch_bytes_max {
-            let most = shared.settings.batch_bytes_max;
             shared.transport.count_refused();
-            return format!("a message of {len} bytes was announced; at most {most} are allowed");
+            return too_long(len, shared.settings.batch_bytes_max);
         }
         let mut bytes = Vec::with_capacity(len.min(EXPECTED_MAX));
         while bytes.len() < len {
@@ -108,24 +136,11 @@ async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>)
                 Err(_) => return String::from("nothing was heard for two seconds"),
             }
         }
-        let (number, batch) = match MessageBatch::read(&bytes, &sender) {
-            Ok(read) => read,
-            Err(why) => {
-                shared.transport.count_refused();
-                return format!("what has come is no message of the shard: {why}");
-            }
+        let batch = match batch(&bytes, &sender, &mut sequence, &shared.transport) {
+            Ok(Some(batch)) => batch,
+            Ok(None) => continue,
+            Err(why) => return why,
         };
-        match sequence.arrives(number) {
-            FrameArrival::Next => {}
-            FrameArrival::Again => {
-                shared.transport.count_refused();
-                continue;
-            }
-            FrameArrival::BehindMissing => {
-                shared.transport.count_refused();
-                return format!("a message before the one of number {number} is missing");
-            }
-        }
         while shared.transport.waiting_for(me) > WAITING_MAX {
             sleep(LOOK).await;
         }

@@ -1,6 +1,7 @@
 //! Connections over TCP between shards in processes of their own.
 //!
-//! One thread, with a runtime of one thread, carries what this process's shard writes to the others and what they write to it. Of two shards the one
+//! One thread, with a runtime of one thread, makes the connections between this process's shard and the others. The shard's loop carries what goes over those
+//! that are not encrypted ([`direct`]), and this thread what goes over the others ([`line`]). Of two shards the one
 //! of the lesser number dials. Who owns a shard, and in which epoch, is told from outside; a connection to an owner that is none any more ends.
 //!
 //! # Invariants
@@ -15,17 +16,20 @@
 //! # Cost
 //! A batch is one frame, copied once on each side. A connection on which nothing is said costs a frame of four bytes twice a second.
 
+mod direct;
 mod handshake;
 mod line;
 mod secured;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use direct::{DirectLine, NewLine};
 pub(crate) use handshake::{LINK_FORMATS, SECRET_BYTES, Secret, Side as ProofOf, is_proof, proof};
 pub(crate) use secured::LinkSecurity;
 
 use crate::log::event;
 use crate::shards::{Sender, Transport};
+use direct::GivenLine;
 use handshake::{Answer, FRAME_BYTES_MAX, Greeting, NONCE_BYTES, Side};
 use headwater_base::Shard;
 use headwater_log::FormatRange;
@@ -150,6 +154,14 @@ impl Drop for Links {
     }
 }
 
+/// Who carries a connection.
+enum Carried {
+    /// The shard's loop.
+    ByLoop(GivenLine),
+    /// This thread.
+    Here(LinkStream),
+}
+
 /// What the tasks of the thread share.
 struct Shared {
     settings: LinkSettings,
@@ -220,12 +232,20 @@ impl Shared {
         }
         let count = self.counts[at].get() + 1;
         self.counts[at].set(count);
+        let stream = self.give_to_loop((sender, count), stream);
         self.transport.tell_connected(self.settings.me, other, true);
+        let carries = async {
+            match stream {
+                Ok(Carried::ByLoop(given)) => given.end().await,
+                Ok(Carried::Here(stream)) => line::carry(self, (sender, count), stream).await,
+                Err(why) => format!("its socket cannot be used: {why}"),
+            }
+        };
         // Nothing is brought behind what has ended it (N1).
         let why = tokio::select! {
             biased;
             () = ends.notified() => return,
-            why = line::carry(self, (sender, count), stream) => why,
+            why = carries => why,
             () = self.is_replaced(other, epoch) => String::from("another process owns the shard"),
         };
         let is_mine =
@@ -242,6 +262,22 @@ impl Shared {
                 "a connection to another shard has ended"
             );
         }
+    }
+
+    /// Has the shard's loop carry a connection, if it can.
+    fn give_to_loop(
+        &self,
+        (sender, count): (Sender, u64),
+        stream: LinkStream,
+    ) -> io::Result<Carried> {
+        let stream = match stream {
+            LinkStream::Bare(stream) if self.transport.loop_carries() => stream.into_std()?,
+            stream => return Ok(Carried::Here(stream)),
+        };
+        let (batch_bytes_max, other) = (self.settings.batch_bytes_max, sender.shard);
+        let (line, given) = NewLine::new((sender, count), stream, batch_bytes_max)?;
+        self.transport.give_line(other, line);
+        Ok(Carried::ByLoop(given))
     }
 
     /// Comes back when another process than that of this epoch owns a shard.

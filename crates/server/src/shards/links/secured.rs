@@ -7,8 +7,10 @@ use rustls::ServerConfig;
 use rustls::client::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -18,7 +20,49 @@ pub(super) trait LinkBytes: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> LinkBytes for T {}
 
 /// A connection.
-pub(super) type LinkStream = Box<dyn LinkBytes>;
+pub(super) enum LinkStream {
+    /// Its bytes are what is said.
+    Bare(TcpStream),
+    /// They are encrypted.
+    Secured(Box<dyn LinkBytes>),
+}
+
+impl LinkStream {
+    fn bytes(self: Pin<&mut Self>) -> Pin<&mut dyn LinkBytes> {
+        match self.get_mut() {
+            Self::Bare(stream) => Pin::new(stream),
+            Self::Secured(stream) => Pin::new(&mut **stream),
+        }
+    }
+}
+
+impl AsyncRead for LinkStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.bytes().poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for LinkStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.bytes().poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.bytes().poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.bytes().poll_shutdown(context)
+    }
+}
 
 /// How connections are secured.
 #[derive(Clone, Debug)]
@@ -41,10 +85,10 @@ pub(super) async fn dial(
     address: &str,
     stream: TcpStream,
 ) -> io::Result<LinkStream> {
-    let Some(security) = security else { return Ok(Box::new(stream)) };
+    let Some(security) = security else { return Ok(LinkStream::Bare(stream)) };
     let name = ServerName::try_from(host_of(address).to_owned()).map_err(io::Error::other)?;
     let connector = TlsConnector::from(security.dials.clone());
-    Ok(Box::new(connector.connect(name, stream).await?))
+    Ok(LinkStream::Secured(Box::new(connector.connect(name, stream).await?)))
 }
 
 /// A connection that somebody has dialled.
@@ -52,8 +96,9 @@ pub(super) async fn accept(
     security: Option<&LinkSecurity>,
     stream: TcpStream,
 ) -> io::Result<LinkStream> {
-    let Some(security) = security else { return Ok(Box::new(stream)) };
-    Ok(Box::new(TlsAcceptor::from(security.accepts.clone()).accept(stream).await?))
+    let Some(security) = security else { return Ok(LinkStream::Bare(stream)) };
+    let acceptor = TlsAcceptor::from(security.accepts.clone());
+    Ok(LinkStream::Secured(Box::new(acceptor.accept(stream).await?)))
 }
 
 #[cfg(test)]

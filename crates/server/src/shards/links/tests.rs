@@ -7,6 +7,7 @@ use crate::shards::{MessageBatch, Outbox, ShardMessage, Transport};
 use headwater_base::Shard;
 use headwater_config::Cluster;
 use headwater_log::FormatRange;
+use mio::{Events, Poll};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -23,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Side {
     transport: Arc<Transport>,
     outbox: Outbox,
+    /// What a loop would wait for that carries its connections itself.
+    poll: Option<Poll>,
+    begun: Instant,
     links: Option<Links>,
     owners: watch::Sender<LinkedOwners>,
     /// Whether it was told that the other one is connected.
@@ -46,13 +50,24 @@ fn settings(me: u16, epoch: u64) -> LinkSettings {
 }
 
 impl Side {
+    /// The connections of the first shard are carried by its loop, those of the other one by the thread of links.
     fn start(settings: LinkSettings) -> Self {
+        let by_loop = settings.me == Shard(0);
+        Self::start_with(settings, by_loop)
+    }
+
+    fn start_with(settings: LinkSettings, by_loop: bool) -> Self {
         let transport = Transport::apart(settings.me, 2, 1);
-        let outbox = Outbox::new(settings.me, transport.clone());
+        let mut outbox = Outbox::new(settings.me, transport.clone());
+        let poll = by_loop.then(|| Poll::new().unwrap());
+        if let Some(poll) = &poll {
+            outbox.set_registry(poll.registry().try_clone().unwrap(), 0);
+        }
         let (owners, told) = watch::channel(vec![None, None]);
         let links = Links::start(settings, transport.clone(), told).unwrap();
         let (told, came) = (Vec::new(), Vec::new());
-        Self { transport, outbox, links: Some(links), owners, told, came }
+        let begun = Instant::now();
+        Self { transport, outbox, poll, begun, links: Some(links), owners, told, came }
     }
 
     fn address(&self) -> String {
@@ -61,6 +76,16 @@ impl Side {
 
     /// Takes what has come.
     fn look(&mut self) {
+        if let Some(poll) = &mut self.poll {
+            let mut events = Events::with_capacity(8);
+            poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+            for event in &events {
+                let readable = event.is_readable() || event.is_read_closed();
+                self.outbox.line_news(event.token().0, readable, event.is_writable());
+            }
+            self.outbox.look_at_lines(self.begun.elapsed().as_millis() as u64);
+            self.outbox.send(&crate::service::DurableWrites::default());
+        }
         for MessageBatch { from, bytes, messages, .. } in self.outbox.take() {
             let mut begin = 0;
             for message in messages {
@@ -129,7 +154,16 @@ fn pair() -> (Side, Side) {
 
 #[test]
 fn batches_arrive_in_order_in_both_directions() {
-    let (mut one, mut other) = pair();
+    for by_loop in [[true, false], [true, true], [false, false]] {
+        let mut one = Side::start_with(settings(0, 1), by_loop[0]);
+        let mut other = Side::start_with(settings(1, 1), by_loop[1]);
+        one.knows(&other, 1);
+        until_both(&mut one, &mut other, true);
+        exchange(one, other);
+    }
+}
+
+fn exchange(mut one: Side, mut other: Side) {
     let large: Vec<u8> = (0..5_000_000_u32).map(|at| (at % 251) as u8).collect();
     let mut sent = Vec::new();
     for at in 0..200_u8 {
@@ -140,7 +174,12 @@ fn batches_arrive_in_order_in_both_directions() {
     one.send(&large);
     sent.extend_from_slice(&large);
     let expected = sent.len();
-    other.until("all has come", |side| side.came.len() == expected);
+    let began = Instant::now();
+    while other.came.len() < expected {
+        one.look();
+        other.look();
+        assert!(began.elapsed() < PATIENCE, "{} of {expected} bytes", other.came.len());
+    }
     assert!(other.came == sent);
     one.until("all has come", |side| side.came.len() == 200);
     assert!(one.came.iter().copied().eq(0..200));
@@ -263,9 +302,15 @@ fn say(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
 }
 
-/// A shard that is connected, and then says `bytes` and nothing more, is given up: how many messages were refused before that.
+/// A shard that is connected, and then says `bytes` and nothing more, is given up, whoever carries the connection: how many messages were refused before that.
 fn given_up(bytes: &[u8]) -> u64 {
-    let mut one = Side::start(settings(0, 1));
+    let [by_loop, by_thread] =
+        [true, false].map(|it| given_up_by(Side::start_with(settings(0, 1), it), bytes));
+    assert_eq!(by_loop, by_thread);
+    by_loop
+}
+
+fn given_up_by(mut one: Side, bytes: &[u8]) -> u64 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let owner = LinkedOwner { address: listener.local_addr().unwrap().to_string(), epoch: 3 };
     one.owners.send_modify(|owners| owners[1] = Some(owner));
