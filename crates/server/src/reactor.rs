@@ -32,7 +32,7 @@ use crate::connection::{Connection, ConnectionId, Phase, Received};
 use crate::connections::Connections;
 use crate::io_threads::IoThreads;
 use crate::log::event;
-use crate::service::{Bounds, Service, Stopped, Time, WireProtocol, Work};
+use crate::service::{Bounds, Service, SocketNews, Stopped, Time, WireProtocol, Work};
 use ending::{SIGHUP, hear};
 use gated::GatedReplies;
 use headwater_base::Millis;
@@ -158,10 +158,12 @@ impl<S: Service> Reactor<S> {
                     // What it is about is looked for in every turn.
                     WAKER => {}
                     Token(token) if token >= FIRST_OF_SERVICE => {
-                        let readable =
-                            event.is_readable() || event.is_error() || event.is_read_closed();
-                        let at = token - FIRST_OF_SERVICE;
-                        self.service.socket_news(at, readable, event.is_writable());
+                        let news = SocketNews {
+                            readable: event.is_readable(),
+                            writable: event.is_writable(),
+                            closed: event.is_read_closed() || event.is_error(),
+                        };
+                        self.service.socket_news(token - FIRST_OF_SERVICE, news);
                     }
                     Token(token) if token < self.first_connection() => {
                         self.accepting = true;

@@ -123,6 +123,17 @@ pub(crate) struct Handover {
     pub(crate) tag: Option<Tag>,
 }
 
+/// What the system tells of a socket of the service.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SocketNews {
+    /// Something can be read.
+    pub(crate) readable: bool,
+    /// There is room to write.
+    pub(crate) writable: bool,
+    /// The other side says nothing more.
+    pub(crate) closed: bool,
+}
+
 /// Answers requests.
 pub(crate) trait Service {
     /// What it knows of each client.
@@ -235,7 +246,7 @@ pub(crate) trait Service {
     fn set_registry(&mut self, _registry: mio::Registry, _first: usize) {}
 
     /// There is news of the socket with so much more than the first such token.
-    fn socket_news(&mut self, _at: usize, _readable: bool, _writable: bool) {}
+    fn socket_news(&mut self, _at: usize, _news: SocketNews) {}
 
     /// The first number of a connection, and the step to the next.
     fn numbers(&self) -> (u64, u64) {

@@ -10,7 +10,8 @@ use crate::keeping::EmbeddedStore;
 use crate::memcached;
 use crate::memory::STORE_LOOK;
 use crate::service::{
-    Bounds, DurableWrites, Handover, Served, Service, Stopped, Time, WARMED_MAX, WireProtocol,
+    Bounds, DurableWrites, Handover, Served, Service, SocketNews, Stopped, Time, WARMED_MAX,
+    WireProtocol,
 };
 use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
 use headwater_engine::{Effect, Value, ValueRef};
@@ -176,9 +177,9 @@ impl Service for ShardService {
         }
     }
 
-    fn socket_news(&mut self, at: usize, readable: bool, writable: bool) {
+    fn socket_news(&mut self, at: usize, news: SocketNews) {
         if let Some(shards) = &mut self.others.shards {
-            shards.outbox.line_news(at, readable, writable);
+            shards.outbox.line_news(at, news);
         }
     }
 

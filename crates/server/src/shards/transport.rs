@@ -17,7 +17,7 @@ use crate::memory::Common;
 use crate::resp::{
     CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, SlowCommands, Spreads,
 };
-use crate::service::DurableWrites;
+use crate::service::{DurableWrites, SocketNews};
 use crate::sources;
 use crate::users::UserRegistry;
 use headwater_base::Shard;
@@ -442,9 +442,9 @@ impl Outbox {
     }
 
     /// There is news of the connection to a shard.
-    pub(crate) fn line_news(&mut self, shard: usize, readable: bool, writable: bool) {
+    pub(crate) fn line_news(&mut self, shard: usize, news: SocketNews) {
         if let Some(line) = self.lines.get_mut(shard).and_then(Option::as_mut) {
-            line.news(readable, writable);
+            line.take_news(news);
         }
     }
 

@@ -9,6 +9,7 @@
 //! - D2. What is written for the other shard waits in its inbox until what was taken before is with the system.
 
 use super::line::{HEARTBEAT, frame};
+use crate::service::SocketNews;
 use crate::shards::{FrameSequence, MessageBatch, Sender, Transport};
 use mio::event::Source;
 use mio::net::TcpStream;
@@ -112,6 +113,8 @@ pub(crate) struct DirectLine {
     went: FrameSequence,
     readable: bool,
     writable: bool,
+    /// The other side says nothing more.
+    closed: bool,
     /// Something was heard, or said, since it was looked.
     heard: bool,
     said: bool,
@@ -139,6 +142,7 @@ impl DirectLine {
             went: FrameSequence::default(),
             readable: true,
             writable: true,
+            closed: false,
             heard: true,
             said: false,
             looked: 0,
@@ -151,9 +155,10 @@ impl DirectLine {
     }
 
     /// The system has something for the connection, or takes something.
-    pub(crate) fn news(&mut self, readable: bool, writable: bool) {
-        self.readable |= readable;
-        self.writable |= writable;
+    pub(crate) fn take_news(&mut self, news: SocketNews) {
+        self.readable |= news.readable || news.closed;
+        self.writable |= news.writable;
+        self.closed |= news.closed;
     }
 
     /// Whether something may be read.
@@ -181,8 +186,8 @@ impl DirectLine {
             match stream.read(&mut self.input[self.filled..]) {
                 Ok(0) => return self.end(String::from("it has ended")),
                 Ok(count) => {
-                    // There is news of what comes behind a read that had room for more.
-                    self.readable = count == self.input.len() - self.filled;
+                    // There is news of what comes behind a read that had room for more, but of an end that had come before it there was.
+                    self.readable = self.closed || count == self.input.len() - self.filled;
                     (self.filled, self.heard) = (self.filled + count, true);
                     rest = rest.saturating_sub(count);
                     if let Err(why) = self.take_frames(transport, batches) {
@@ -276,5 +281,42 @@ impl DirectLine {
     /// No more news of it is wanted.
     pub(crate) fn close(mut self, registry: &Registry) -> io::Result<()> {
         self.stream.take().map_or(Ok(()), |mut stream| stream.deregister(registry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headwater_base::Shard;
+    use mio::{Events, Poll};
+    use std::net::{TcpListener, TcpStream};
+
+    /// The system tells of both in one piece of news, and of neither again.
+    #[test]
+    fn an_end_that_comes_with_the_last_frame_is_seen_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (own, _) = listener.accept().unwrap();
+        own.set_nonblocking(true).unwrap();
+        let sender = Sender { shard: Shard(1), epoch: 1, shards: 2, format: 4 };
+        let (new, given) = NewLine::new((sender, 1), own, 1000).unwrap();
+        other.write_all(&[0; 4]).unwrap();
+        other.shutdown(Shutdown::Write).unwrap();
+        let mut poll = Poll::new().unwrap();
+        let mut line = DirectLine::new(new, poll.registry(), Token(0));
+        let mut events = Events::with_capacity(8);
+        let mut news = SocketNews::default();
+        while !news.closed {
+            poll.poll(&mut events, None).unwrap();
+            for event in &events {
+                news.readable |= event.is_readable();
+                news.closed |= event.is_read_closed();
+            }
+        }
+        line.take_news(news);
+        line.read(&Transport::apart(Shard(0), 2, 1), &mut Vec::new());
+        assert!(!line.is_readable());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        assert_eq!(runtime.block_on(given.end()), "it has ended");
     }
 }

@@ -3,6 +3,7 @@
 use super::handshake::{Answer, NONCE_BYTES, answer};
 use super::{LinkSecurity, LinkSettings, LinkedOwner, LinkedOwners, Links, MayAnswer};
 use crate::connection::ConnectionId;
+use crate::service::SocketNews;
 use crate::shards::{MessageBatch, Outbox, ShardMessage, Transport};
 use headwater_base::Shard;
 use headwater_config::Cluster;
@@ -80,8 +81,12 @@ impl Side {
             let mut events = Events::with_capacity(8);
             poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
             for event in &events {
-                let readable = event.is_readable() || event.is_read_closed();
-                self.outbox.line_news(event.token().0, readable, event.is_writable());
+                let news = SocketNews {
+                    readable: event.is_readable(),
+                    writable: event.is_writable(),
+                    closed: event.is_read_closed() || event.is_error(),
+                };
+                self.outbox.line_news(event.token().0, news);
             }
             self.outbox.look_at_lines(self.begun.elapsed().as_millis() as u64);
             self.outbox.send(&crate::service::DurableWrites::default());
