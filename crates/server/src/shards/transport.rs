@@ -267,9 +267,15 @@ impl Transport {
         self.of(shard).waiting.load(Ordering::Relaxed)
     }
 
-    /// Tells a shard of this process that it has a connection to another one, or none.
-    pub(crate) fn tell_connected(&self, to: Shard, other: Shard, is: bool) {
-        let messages = vec![if is { ShardMessage::Found } else { ShardMessage::Lost }];
+    /// Tells a shard of this process that it has a connection to another one.
+    pub(crate) fn tell_found(&self, to: Shard, other: Shard) {
+        let messages = vec![ShardMessage::Found];
+        self.bring(to, MessageBatch { from: other, messages, ..MessageBatch::default() });
+    }
+
+    /// Tells a shard of this process that it has none any more, over which nothing had been heard for `silent` milliseconds.
+    pub(crate) fn tell_lost(&self, to: Shard, other: Shard, silent: u64) {
+        let messages = vec![ShardMessage::Lost { silent }];
         self.bring(to, MessageBatch { from: other, messages, ..MessageBatch::default() });
     }
 

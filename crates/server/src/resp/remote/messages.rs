@@ -124,7 +124,7 @@ impl ShardService {
                     }
                 }
                 ShardMessage::Stop => self.stopping = true,
-                ShardMessage::Lost => self.lose_shard(from, connections),
+                ShardMessage::Lost { silent } => self.lose_shard((from, silent), connections),
                 ShardMessage::Found => self.find_shard(from),
             }
         }

@@ -161,6 +161,8 @@ struct Shared {
     epochs: Vec<Cell<u64>>,
     /// By shard: ends the connection that there is.
     lines: Vec<RefCell<Option<Rc<Notify>>>>,
+    /// By shard: when the last whole frame of it came.
+    heard: Vec<Cell<Instant>>,
     /// N4: the shard goes on, and may answer.
     lives: Cell<bool>,
 }
@@ -174,8 +176,15 @@ impl Shared {
         let shards = usize::from(transport.shards());
         let numbers = || (0..shards).map(|_| Cell::new(0)).collect();
         let lines = (0..shards).map(|_| RefCell::new(None)).collect();
+        let heard = vec![Cell::new(Instant::now()); shards];
         let (counts, epochs, lives) = (numbers(), numbers(), Cell::new(true));
-        Self { settings, transport, owners, counts, epochs, lines, lives }
+        Self { settings, transport, owners, counts, epochs, lines, heard, lives }
+    }
+
+    /// Tells the shard that a connection has ended.
+    fn tell_lost(&self, other: Shard) {
+        let silent = self.heard[usize::from(other.0)].get().elapsed().as_millis();
+        self.transport.tell_lost(self.settings.me, other, silent as u64);
     }
 
     fn others(&self) -> impl Iterator<Item = Shard> + use<> {
@@ -196,7 +205,7 @@ impl Shared {
         for other in self.others() {
             if let Some(line) = self.lines[usize::from(other.0)].take() {
                 line.notify_one();
-                self.transport.tell_connected(self.settings.me, other, false);
+                self.tell_lost(other);
             }
         }
     }
@@ -216,11 +225,12 @@ impl Shared {
         let before = self.lines[at].replace(Some(ends.clone()));
         if let Some(before) = before {
             before.notify_one();
-            self.transport.tell_connected(self.settings.me, other, false);
+            self.tell_lost(other);
         }
         let count = self.counts[at].get() + 1;
         self.counts[at].set(count);
-        self.transport.tell_connected(self.settings.me, other, true);
+        self.heard[at].set(Instant::now());
+        self.transport.tell_found(self.settings.me, other);
         // Nothing is brought behind what has ended it (N1).
         let why = tokio::select! {
             biased;
@@ -232,7 +242,7 @@ impl Shared {
             |line: &Option<Rc<Notify>>| line.as_ref().is_some_and(|line| Rc::ptr_eq(line, &ends));
         if is_mine(&self.lines[at].borrow()) {
             self.lines[at].take();
-            self.transport.tell_connected(self.settings.me, other, false);
+            self.tell_lost(other);
             event!(
                 warn,
                 "shards",

@@ -65,7 +65,7 @@ impl Side {
             let mut begin = 0;
             for message in messages {
                 match message {
-                    ShardMessage::Found | ShardMessage::Lost => {
+                    ShardMessage::Found | ShardMessage::Lost { .. } => {
                         let is = matches!(message, ShardMessage::Found);
                         self.outbox.set_connected(from, is);
                         self.told.push(is);
