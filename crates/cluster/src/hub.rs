@@ -70,8 +70,13 @@ pub enum Event {
     },
     /// As a follower: nothing that was loaded from this home is to be believed.
     Reset(Shard),
-    /// As a follower: what was loaded from this home is as old as the end of the connection. It is not to be shown until it was resumed.
-    Suspended(Shard),
+    /// As a follower: what was loaded from this home is as old as the moment when it was last heard. It is not to be shown until it was resumed.
+    Suspended {
+        /// The home.
+        home: Shard,
+        /// When it was last heard.
+        heard: Millis,
+    },
     /// As a follower: the home is there again: [`Hub::resume`] asks for what has changed of each range, and [`Hub::end_resumption`] ends that.
     Found(Shard),
     /// As a follower: a range was resumed.
@@ -218,11 +223,18 @@ impl Hub {
     /// After a connection has begun anew: nobody is told of changes any more, so what both have of each other is old, or not to be believed at all.
     fn restarted(&mut self, with: Shard) {
         self.events.push(Event::Left(with));
-        let resumes = self.links.get(&with).is_some_and(|link| link.reached.is_some());
-        self.events.push(if resumes { Event::Suspended(with) } else { Event::Reset(with) });
+        let heard = self.links.get(&with).and_then(|link| link.reached.and(link.current_until));
+        self.events.push(match heard {
+            Some(heard) => Event::Suspended { home: with, heard },
+            None => Event::Reset(with),
+        });
         self.send(with, Message::Hello);
         let Some(link) = self.links.get_mut(&with) else { return };
+        let resumes = heard.is_some();
         link.resumes = resumes;
+        if !resumes {
+            link.current_until = None;
+        }
         if resumes && link.lost_at.is_none() {
             self.events.push(Event::Found(with));
         }
@@ -508,13 +520,14 @@ impl Hub {
         }
     }
 
-    /// The connection to a shard is lost, as whoever drives this knows: what has not arrived of what it said will not. Nothing that
-    /// was loaded from it is believed; loads wait for a new connection, for a while.
-    pub fn lost(&mut self, with: Shard, now: Millis) {
+    /// The connection to a shard is lost, as whoever drives this knows, over which nothing was heard any more for `silent` milliseconds: what has not arrived
+    /// of what it said will not. Nothing that was loaded from it is believed; loads wait for a new connection, for a while.
+    pub fn lost(&mut self, with: Shard, now: Millis, silent: u64) {
         self.now = now;
         self.arrived.retain(|(from, _)| *from != with);
         let Some(link) = self.links.get_mut(&with) else { return };
         if link.lost_at.is_none() {
+            link.heard(Millis(now.0.saturating_sub(silent)));
             link.begin(link.connection + 1, now);
             link.lost_at = Some(now);
             self.restarted(with);

@@ -40,6 +40,8 @@ pub(crate) struct Link {
     received: u64,
     last_sent: Millis,
     last_heard: Millis,
+    /// When the other was last heard before what was loaded of it ceased to be kept current; `None`: it is current.
+    pub(crate) current_until: Option<Millis>,
     /// Since when there is no connection, where that is told.
     pub(crate) lost_at: Option<Millis>,
     /// Loads that were asked for here and not answered.
@@ -75,6 +77,7 @@ impl Link {
             received: 0,
             last_sent: now,
             last_heard: now,
+            current_until: None,
             lost_at: None,
             loads: BTreeMap::new(),
             follows: false,
@@ -109,10 +112,16 @@ impl Link {
 
     /// Begins a connection anew; loads that are not answered stay to be asked for again.
     pub(crate) fn begin(&mut self, connection: u64, now: Millis) {
-        let Self { epoch, loads, applied, lost_at, reached, .. } =
+        let Self { epoch, loads, applied, lost_at, reached, current_until, last_heard, .. } =
             core::mem::replace(self, Self { connection, ..Self::new(now) });
         (self.epoch, self.loads, self.applied) = (epoch, loads, applied);
+        self.current_until = current_until.or(Some(last_heard));
         (self.lost_at, self.reached) = (lost_at, reached);
+    }
+
+    /// The other was heard at this moment, though it has said nothing.
+    pub(crate) fn heard(&mut self, at: Millis) {
+        self.last_heard = self.last_heard.max(at);
     }
 
     pub(crate) fn receive(&mut self, packet: Packet, now: Millis) -> Received {
@@ -133,13 +142,14 @@ impl Link {
         if anew {
             self.begin(packet.connection, now);
         }
-        self.last_heard = now;
         if packet.number < self.received {
             return Received::Nothing;
         }
         if packet.number > self.received {
             return Received::Broken;
         }
+        // What comes twice, or behind something that is lost, does not say that all is here.
+        self.last_heard = now;
         self.received += 1;
         if anew { Received::Anew(packet.message) } else { Received::Next(packet.message) }
     }

@@ -20,6 +20,7 @@ impl Hub {
     pub fn end_resumption(&mut self, home: Shard) {
         if let Some(link) = self.links.get_mut(&home).filter(|link| link.lost_at.is_none()) {
             link.resumes = false;
+            link.current_until = None;
             link.reached = link.reached_since.take().or(link.reached);
         }
     }

@@ -91,8 +91,8 @@ fn loads_wait_for_a_new_connection_and_fail_where_there_is_none_for_long() {
     let wait = follower.wait(&after, &[HOME]).expect("it has not been told");
     follower.load(HOME, other, KeyRange::all());
 
-    home.lost(FOLLOWER, Millis(10));
-    follower.lost(HOME, Millis(10));
+    home.lost(FOLLOWER, Millis(10), 0);
+    follower.lost(HOME, Millis(10), 0);
     let told = follower.take_events();
     assert!(told.contains(&Event::Reset(HOME)) && told.contains(&Event::Settled(wait)));
     assert_eq!(follower.wait(&after, &[HOME]), None, "nothing is here of it");
@@ -113,7 +113,7 @@ fn loads_wait_for_a_new_connection_and_fail_where_there_is_none_for_long() {
     assert!(!told.contains(&loaded(one)), "it is not asked for any more");
     assert!(follower.positions().get(HOME) >= written);
 
-    follower.lost(HOME, Millis(10_000));
+    follower.lost(HOME, Millis(10_000), 0);
     follower.load(HOME, one, KeyRange::all());
     follower.take_events();
     follower.give_up_loads(Millis(13_000));

@@ -35,12 +35,13 @@ fn follow(home: &mut Hub, follower: &mut Hub, reached: StorePlace) {
 /// The connection is lost and found; what the follower is told, and then the home, when everything is to be resumed.
 fn reconnect(home: &mut Hub, follower: &mut Hub) -> Vec<Event> {
     for (hub, with) in [(&mut *home, FOLLOWER), (&mut *follower, HOME)] {
-        hub.lost(with, Millis(2_000));
+        hub.lost(with, Millis(2_000), 300);
         hub.take_packets();
     }
     home.take_events();
     let told = follower.take_events();
-    assert!(told.contains(&Event::Suspended(HOME)) && !told.contains(&Event::Found(HOME)));
+    let is_suspended = |it: &Event| matches!(it, Event::Suspended { home: HOME, .. });
+    assert!(told.iter().any(is_suspended) && !told.contains(&Event::Found(HOME)));
     home.found(FOLLOWER, Millis(2_500));
     follower.found(HOME, Millis(2_500));
     bring((home, HOME), follower)
@@ -84,6 +85,47 @@ fn a_follower_names_the_last_place_until_all_is_resumed() {
 }
 
 #[test]
+fn what_is_here_is_as_old_as_the_moment_when_the_home_was_last_heard() {
+    let (mut home, mut follower) = hubs();
+    follow(&mut home, &mut follower, place(5));
+    let heard = |follower: &mut Hub| {
+        let events = follower.take_events();
+        let heard = events.into_iter().find_map(|event| match event {
+            Event::Suspended { home: HOME, heard } => Some(heard),
+            _ => None,
+        });
+        heard.expect("it is suspended")
+    };
+    follower.lost(HOME, Millis(2_000), 300);
+    assert_eq!(heard(&mut follower), Millis(1_700));
+    // That it is there again makes nothing younger before it was resumed.
+    follower.found(HOME, Millis(2_500));
+    assert_eq!(heard(&mut follower), Millis(1_700));
+    follower.lost(HOME, Millis(3_000), 0);
+    assert_eq!(heard(&mut follower), Millis(1_700));
+    follower.found(HOME, Millis(3_500));
+    follower.take_events();
+    follower.end_resumption(HOME);
+    follower.lost(HOME, Millis(9_000), 100);
+    assert_eq!(heard(&mut follower), Millis(8_900));
+}
+
+#[test]
+fn what_comes_behind_something_that_is_lost_makes_nothing_younger() {
+    let (mut home, mut follower) = hubs();
+    follow(&mut home, &mut follower, place(5));
+    home.advance(Millis(1_200));
+    home.take_packets();
+    home.tell_place(place(6));
+    assert_eq!(home.take_packets().len(), 1, "it is lost");
+    home.advance(Millis(1_800));
+    follower.advance(Millis(1_800));
+    let told = bring((&mut home, HOME), &mut follower);
+    let suspended = Event::Suspended { home: HOME, heard: Millis(0) };
+    assert!(told.contains(&suspended), "{told:?}");
+}
+
+#[test]
 fn the_next_life_of_a_home_is_asked_from_the_same_place() {
     let (mut home, mut follower) = hubs();
     follow(&mut home, &mut follower, place(5));
@@ -98,7 +140,7 @@ fn nothing_is_resumed_where_no_place_was_told_or_what_was_said_cannot_be() {
     let (mut home, mut follower) = hubs();
     follower.load(HOME, FetchId(0), KeyRange::all());
     bring((&mut follower, FOLLOWER), &mut home);
-    follower.lost(HOME, Millis(10));
+    follower.lost(HOME, Millis(10), 0);
     assert!(follower.take_events().contains(&Event::Reset(HOME)));
     let (mut home, mut follower) = hubs();
     follow(&mut home, &mut follower, place(5));

@@ -313,7 +313,10 @@ impl Engine {
             lines.push(line(
                 2,
                 "freshness",
-                String::from("pull: computed by every read, stored nowhere"),
+                format!(
+                    "pull: computed by every read, stored nowhere{}",
+                    self.explain_suspended(None)
+                ),
             ));
             return;
         }
@@ -322,7 +325,10 @@ impl Engine {
             lines.push(line(
                 2,
                 "status",
-                String::from("not materialized; the next read computes it"),
+                format!(
+                    "not materialized; the next read computes it{}",
+                    self.explain_suspended(None)
+                ),
             ));
         }
         for &id in ids.iter().take(LISTED_MAX) {
@@ -351,8 +357,9 @@ impl Engine {
                 2,
                 "status",
                 format!(
-                    "{} {state}; computed {} ms ago, {} updater targets, {} bytes",
+                    "{} {state}{}; computed {} ms ago, {} updater targets, {} bytes",
                     shown_range(&status.range()),
+                    self.explain_suspended(Some(id)),
                     self.now.since(status.since),
                     status.targets.len(),
                     status.bytes()

@@ -183,6 +183,8 @@ impl Engine {
         let range = status.filed();
         for &(updater, context) in &targets {
             let span = self.views.span_of_target(id, &range, updater, context);
+            let (reader, _) = self.views.updaters.describe(updater);
+            self.check_suspended(id, reader.source as usize, &span);
             assert!(self.views.updaters.is_filed(updater, &span, Target::new(id, context)), "U1");
         }
         let gathering = status.work.as_ref().is_some_and(|work| work.gathering);

@@ -152,6 +152,9 @@ impl Engine {
         for source in read {
             self.depend(id, source);
         }
+        if !self.base.loads.suspended.is_empty() {
+            self.rely_on_homes_of(id, spans);
+        }
     }
 
     /// Notes that updaters of a source of a join watch keys by so many leading components.

@@ -113,7 +113,7 @@ impl Engine {
             }
             match self.apply_logged(id, &entry, was_there, wanted)? {
                 Step::Applied => applied = true,
-                Step::Unconcerned => {}
+                Step::Unconcerned => continue,
                 Step::Gone => return Ok(true),
             }
             let Some(work) = &self.views.statuses.get(id).work else { return Ok(true) };

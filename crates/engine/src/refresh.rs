@@ -14,7 +14,7 @@ use crate::exec::{Execution, Missing};
 use crate::fold::Folded;
 use crate::kept::{is_group, is_short_group};
 use crate::relate::is_point;
-use crate::status::StatusId;
+use crate::status::{StatusId, Work};
 use crate::views::Views;
 use alloc::vec::Vec;
 use headwater_base::key::{before_end, end_at_most};
@@ -221,23 +221,28 @@ impl Engine {
         // Which outputs of a group are kept is decided by all that is to be done for it.
         let group = plan.join.keep.is_some().then(|| plan.whole_groups(wanted));
         let wanted = group.as_ref().unwrap_or(wanted);
+        // Work that stays where the read accepts homes which are not heard: looked at in every round, it would never let it end.
+        let (mut accepts, mut above_done) = (false, false);
         loop {
+            let is_above_done = core::mem::take(&mut above_done);
             // What is done below may change what the range reads, and so note more for it.
             self.feed_or_wait(id)?;
             let Some(work) = &self.views.statuses.get(id).work else { return Ok(()) };
             if self.reads.slices.lets_others() {
                 return Err(Missing);
             }
-            if !work.suspended.is_empty() {
+            if !work.suspended.is_empty() && !accepts {
                 self.await_homes_of(id)?;
+                accepts = true;
                 continue;
             }
             if work.invalid {
                 self.rebuild(id)?;
                 continue;
             }
-            if !work.upstream.is_empty() {
+            if !work.upstream.is_empty() && !is_above_done {
                 self.refresh_upstream(id)?;
+                above_done = true;
                 continue;
             }
             if work.log.is_mixed() || self.views.is_gathered_in_vain(id) {
@@ -272,6 +277,12 @@ impl Engine {
             let whole = status.range();
             if self.refresh(source, &whole).is_err() {
                 missing = Err(Missing);
+                continue;
+            }
+            // R4: it may have been good enough for this read alone.
+            let relies = |work: &Work| !work.suspended.is_empty() || !work.upstream.is_empty();
+            let work = self.views.statuses.find(source).and_then(|status| status.work.as_deref());
+            if work.is_some_and(relies) {
                 continue;
             }
             if let Some(work) = &mut self.views.statuses.get_mut(id).work {

@@ -110,8 +110,8 @@ impl Peers {
     }
 
     /// The connection to another shard is lost: see [`Hub::lost`].
-    pub fn lost(&mut self, with: Shard, now: Millis) {
-        self.hub.lost(with, now);
+    pub fn lost(&mut self, with: Shard, now: Millis, silent: u64) {
+        self.hub.lost(with, now, silent);
     }
 
     /// There is a connection to another shard: see [`Hub::found`].
@@ -270,7 +270,7 @@ impl Peers {
                 engine.changed_at(home, &changes);
             }
             Event::Reset(home) => engine.reset_at(home, &KeyRange::all()),
-            Event::Suspended(home) => engine.suspend_at(home),
+            Event::Suspended { home, heard } => engine.suspend_at(home, heard),
             Event::Found(home) => {
                 engine.resume_from(home);
                 self.look_whether_resumed(engine, home);

@@ -56,6 +56,21 @@ fn range(
     read: RangeRead<'_>,
     reply: &mut impl Reply,
 ) -> Result<(), Stop> {
+    node.engine.accept_age(read.stale);
+    let done = read_range(node, first, last, read, reply);
+    // What others wait for, and keeping what is followed current, accept nothing.
+    node.engine.accept_age(0);
+    done
+}
+
+#[inline]
+fn read_range(
+    node: &mut Node,
+    first: &[u8],
+    last: &[u8],
+    read: RangeRead<'_>,
+    reply: &mut impl Reply,
+) -> Result<(), Stop> {
     if !node.engine.goes_on_reading() {
         let at_once = node.engine.at_once();
         let mut room = FirstSlice::of(at_once);

@@ -278,7 +278,7 @@ fn by_range(placement: &Placement, ranges: &Ranges<'_>) -> Route {
 
 /// Each shard reads its part of a range; what is merged needs the keys.
 fn read_all(placement: &Placement, (first, last): (&[u8], &[u8]), read: &RangeRead<'_>) -> Route {
-    let RangeRead { reverse, limit, answer, at } = *read;
+    let RangeRead { reverse, limit, answer, at, stale } = *read;
     let mut words = vec![b"RANGE".to_vec(), first.to_vec(), last.to_vec()];
     if reverse {
         words.push(b"REV".to_vec());
@@ -292,6 +292,9 @@ fn read_all(placement: &Placement, (first, last): (&[u8], &[u8]), read: &RangeRe
         RangeAnswer::Count => words.push(b"COUNT".to_vec()),
     }
     words.extend(at.into_iter().flat_map(|at| [b"AT".to_vec(), at.to_vec()]));
+    if stale > 0 {
+        words.extend([b"STALE".to_vec(), stale.to_string().into_bytes()]);
+    }
     let merge = match answer {
         RangeAnswer::Count => Merge::SumUpTo(limit),
         _ => Merge::Range { reverse, limit, answer },
@@ -352,5 +355,9 @@ mod tests {
         assert_eq!(parts.len(), 3);
         let words = ["RANGE", "t|", "t}", "REV"].map(|word| word.as_bytes().to_vec());
         assert_eq!(parts[2], (Shard(2), Request::Other(words.to_vec())));
+        let words = ["RANGE", "t|", "t}", "COUNT", "STALE", "500"];
+        let Route::Read { parts, .. } = routed(&placement, &words) else { panic!("the same") };
+        let words = words.map(|word| word.as_bytes().to_vec());
+        assert_eq!(parts[1], (Shard(1), Request::Other(words.to_vec())), "each accepts as much");
     }
 }

@@ -117,9 +117,11 @@ impl Server {
         config.read_secrets()?;
         config.check()?;
         let handshakes = if config.tls.is_on() { tls::HANDSHAKES_MAX } else { 0 };
-        let others = handshakes + io_threads::descriptors(config.listen.io_threads - 1);
-        let warning = descriptors::provide(&mut config.clients, others);
         let shards = config.listen.shards.number();
+        // Who makes a connection to another shard has it as well as who carries it.
+        let links = if replica.is_some() { 2 * usize::from(shards - 1) } else { 0 };
+        let others = handshakes + links + io_threads::descriptors(config.listen.io_threads - 1);
+        let warning = descriptors::provide(&mut config.clients, others);
         // The shards of a cluster are in processes of their own.
         let linked = replica.as_ref().filter(|_| shards > 1);
         let linked = linked.map(|replica| LinkedShard::of(&config, replica));

@@ -14,6 +14,7 @@ impl World {
         let shard = parked.shard;
         let at = usize::from(shard.0);
         self.check_replicas(parked)?;
+        self.check_heard(at)?;
         if matches!(parked.ask, Ask::Verify(_)) {
             return Ok(());
         }
@@ -39,6 +40,7 @@ impl World {
             && !self.lost
             && !has_snapshots
             && self.change.is_none()
+            && parked.accepts == 0
             && parked.events == self.events;
         // What a source has told nobody yet is shown where the position was asked for.
         let alone =
@@ -94,6 +96,7 @@ impl World {
     /// Checks each shard by itself: its engine's invariants, and that watching clients have what a read would give, as far
     /// as the shard has done its work.
     pub(crate) fn check_shards(&mut self) -> Result<(), String> {
+        (0..self.shards.len()).try_for_each(|at| self.check_heard(at))?;
         for one in &mut self.shards {
             one.engine.check_invariants();
             let is_current = one.engine.is_followed_current() && !one.engine.goes_on();

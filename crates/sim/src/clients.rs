@@ -64,6 +64,8 @@ pub(crate) struct Parked {
     /// The shard at which it waits.
     pub(crate) waits_at: Shard,
     pub(crate) ask: Ask,
+    /// How old may be what it is given, in milliseconds.
+    pub(crate) accepts: u64,
     /// A position of the source, and the shards that must have come to it before.
     pub(crate) reach: (u64, Vec<usize>),
     /// What the session had done when it asked.

@@ -43,6 +43,8 @@ pub struct Faults {
     pub slice_rows: Option<usize>,
     /// Clients remove ranges.
     pub removals: bool,
+    /// Some reads accept what is older.
+    pub accepts: bool,
     /// What is left out again and again, on purpose. Nobody can find that out: what is checked has to show it.
     pub cut: Option<Cut>,
 }
@@ -75,7 +77,7 @@ pub enum Cut {
 impl Faults {
     /// Those of a seed: mostly some kinds, and in one case of five none.
     pub fn of(rng: &mut Rng) -> Self {
-        let (slice_rows, removals) = apart(rng);
+        let (slice_rows, removals, accepts) = apart(rng);
         let mut faults = Self {
             watches: if rng.chance(40) { 20 + rng.below(100) } else { 0 },
             lives: rng.chance(40),
@@ -85,6 +87,7 @@ impl Faults {
             parts: true,
             slice_rows,
             removals,
+            accepts,
             ..Self::default()
         };
         if rng.chance(20) {
@@ -112,9 +115,9 @@ impl Faults {
     }
 }
 
-/// Slices so short that most of what is read takes several of them, and whether ranges are removed. They are drawn from a stream of
+/// Slices so short that most of what is read takes several of them, whether ranges are removed, and whether reads accept what is older. They are drawn from a stream of
 /// their own, so that a seed's history is the same with them and without.
-fn apart(rng: &Rng) -> (Option<usize>, bool) {
+fn apart(rng: &Rng) -> (Option<usize>, bool, bool) {
     let mut rng = Rng::new(rng.clone().bits());
-    (*rng.pick(&[None, Some(2), Some(3), Some(10)]), rng.chance(50))
+    (*rng.pick(&[None, Some(2), Some(3), Some(10)]), rng.chance(50), rng.chance(50))
 }

@@ -10,6 +10,8 @@
 //!   one state explains it. Where joins are snapshots, one state of the time for which they may be kept.
 //! - A replica of a base key has a value that the key had, and a session that carries positions sees none that is older
 //!   than what it has written or seen, over restarts of shards that keep their keys, too.
+//! - What is here of a shard that is not heard is what that had when it was heard last. A read that accepts so old a state is given an answer that follows from it, and
+//!   another one waits, or is given the same.
 //! - Where one session alone writes, each of its answers is the oracle's over all base data: it has read its own writes.
 //! - What a watching client has, by what it is told, is what a read would give whenever the shard has done its work.
 //! - All shards accept a join or none has it, and a join that is not replaced goes on.
@@ -31,6 +33,7 @@
 //! - Moves reset no watching clients, keep what was loaded of the partition, or leave its keys on the old home's disk.
 //! - Loads that were asked for under another placement are believed; a load asks for less than it says.
 //! - Expiry, or FLUSHALL, is told to nobody; a key that is loaded from disk after its time stays.
+//! - What a read that accepts old data has computed is shown to others; what is resumed in part is accepted; a packet that comes twice makes a shard one that was heard.
 //! - Reads do not wait for positions; a packet that is missing, or another life of a shard, goes unnoticed.
 //! - Work for followers that waits for data is forgotten; what joins read no more stays loaded.
 //! - Keys of a join that is prepared can be written; the bytes of contexts are never given back.
@@ -50,6 +53,7 @@ mod faults;
 mod finish;
 mod moves;
 mod network;
+mod older;
 pub mod replicated;
 mod requests;
 mod shard;

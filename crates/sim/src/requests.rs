@@ -102,6 +102,7 @@ impl World {
     /// Notes that a session has written at a shard.
     fn written(&mut self, session: usize, at: usize) {
         self.shards[at].version += 1;
+        self.note_state(at);
         self.events += 1;
         let stamp = self.shards[at].peers.stamp();
         self.sessions[session].positions.reach(Shard(at as u16), stamp);
@@ -154,8 +155,10 @@ impl World {
             // As a read AT the source's position does.
             reach = (self.source.position(), (0..self.shards.len()).collect());
         }
-        let waits_at = shard;
-        self.attempt(Parked { session, shard, waits_at, ask, reach, after, seen, until, events })?;
+        let (waits_at, accepts) = (shard, self.accepted(&ask));
+        let parked =
+            Parked { session, shard, waits_at, ask, accepts, reach, after, seen, until, events };
+        self.attempt(parked)?;
         self.settle(at)
     }
 
@@ -201,14 +204,10 @@ impl World {
         let mut limited_is_right = true;
         let done = match &parked.ask {
             Ask::Range(range) => one.sliced(|engine| {
-                let some = read_limited(engine, range, limited)?;
-                let each = &mut |key: &[u8], value: Value<'_>| {
-                    pairs.push((key.to_vec(), value.to_vec()));
-                };
-                engine.range(&range.first, &range.last, RangeOptions::default(), each)?;
-                if let Some(options) = limited {
-                    limited_is_right = is_beginning(&some, &pairs, options);
-                }
+                engine.accept_age(parked.accepts);
+                let read = read_range(engine, range, limited, &mut pairs);
+                engine.accept_age(0);
+                limited_is_right = read?;
                 Ok(())
             }),
             Ask::Get(key) => one.sliced(|engine| {
@@ -253,6 +252,7 @@ impl World {
                     return Err(format!("{text}: with {limited:?} it is no part of {pairs:?}"));
                 }
                 self.check(&parked, &pairs).map_err(|error| format!("{text}: {error}"))?;
+                self.check_older(&parked, &pairs).map_err(|error| format!("{text}: {error}"))?;
                 if let Ask::Watch(by, range) = &parked.ask {
                     self.shards[at].copies.add(*by, range, pairs);
                 }
@@ -386,6 +386,19 @@ impl World {
             !goes
         });
     }
+}
+
+/// Reads a range; whether a limited read before, if there was one, has shown a beginning of it.
+fn read_range(
+    engine: &mut Engine,
+    range: &KeyRange,
+    limited: Option<RangeOptions>,
+    pairs: &mut Vec<(Vec<u8>, Vec<u8>)>,
+) -> Result<bool, Stop> {
+    let some = read_limited(engine, range, limited)?;
+    let each = &mut |key: &[u8], value: Value<'_>| pairs.push((key.to_vec(), value.to_vec()));
+    engine.range(&range.first, &range.last, RangeOptions::default(), each)?;
+    Ok(limited.is_none_or(|options| is_beginning(&some, pairs, options)))
 }
 
 /// The keys that a limited read of a range shows, if there is one.

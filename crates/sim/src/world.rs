@@ -6,6 +6,7 @@ use crate::disk::Disk;
 use crate::domain::Domain;
 use crate::faults::{Cut, Faults};
 use crate::network::Network;
+use crate::older::States;
 use crate::shard::{One, Turn};
 use crate::source::Source;
 use headwater_base::{KeyRange, Placement, Shard};
@@ -39,6 +40,8 @@ pub(crate) struct World {
     pub(crate) change: Option<Change>,
     /// Every value that a base key has had, in order.
     pub(crate) history: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
+    /// What each shard had, and since when.
+    pub(crate) states: Vec<States>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) parked: Vec<Parked>,
     /// What clients watch, by their followers' numbers.
@@ -117,6 +120,7 @@ impl World {
             outputs: Vec::new(),
             change: None,
             history: BTreeMap::new(),
+            states: (0..count).map(|_| States::new()).collect(),
             sessions,
             parked: Vec::new(),
             watches: BTreeMap::new(),
@@ -286,6 +290,7 @@ impl World {
 
     /// Lets a shard do all it has to do.
     pub(crate) fn settle(&mut self, at: usize) -> Result<(), String> {
+        self.note_state(at);
         for _ in 0..1000 {
             let turn = self.shards[at].turn().map_err(|text| format!("shard {at} {text}"))?;
             let Turn { effects, settled, packets } = turn;
@@ -365,6 +370,7 @@ impl World {
     /// Notes for all sessions that something was done at a shard.
     pub(crate) fn done_at(&mut self, at: usize) {
         self.shards[at].version += 1;
+        self.note_state(at);
         self.events += 1;
         let mut positions = Positions::default();
         positions.reach(Shard(at as u16), self.shards[at].peers.stamp());

@@ -10,8 +10,9 @@ use std::panic::catch_unwind;
 mod many;
 
 /// What happens in so many seeds that one of them at least must show it.
-const HAPPENS: [&str; 40] = [
+const HAPPENS: [&str; 41] = [
     "answers checked",
+    "answers that are older",
     "answers that show all of a source",
     "answers that show all writes",
     "answers with snapshots",
@@ -73,13 +74,21 @@ const FAILED_WHOLE: [u64; 11] =
 
 #[test]
 fn seeds_that_failed_once_do_not_any_more() {
-    run(100_990, |faults| (faults.slice_rows, faults.removals) = (Some(2), false)).unwrap();
+    // Then no read accepted what is older.
+    let then = |faults: &mut Faults| faults.accepts = false;
+    run(100_990, |faults| {
+        (faults.slice_rows, faults.removals, faults.accepts) = (Some(2), false, false);
+    })
+    .unwrap();
     for seed in FAILED_WHOLE {
-        run(seed, |faults| faults.parts = false).unwrap();
+        run(seed, |faults| (faults.parts, faults.accepts) = (false, false)).unwrap();
     }
     for seed in FAILED_ONCE {
-        run(seed, |_| {}).unwrap();
-        run(seed, |faults| (faults.slice_rows, faults.removals) = (None, false)).unwrap();
+        run(seed, then).unwrap();
+        run(seed, |faults| {
+            (faults.slice_rows, faults.removals, faults.accepts) = (None, false, false);
+        })
+        .unwrap();
     }
 }
 

@@ -167,3 +167,69 @@ fn views_of_a_home_without_an_owner_name_it_and_the_others_go_on() {
         timelines.check(at);
     }
 }
+
+#[test]
+fn reads_that_accept_what_is_older_go_on_without_the_home() {
+    let Some(mut timelines) = Timelines::start() else { return };
+    timelines.check(0);
+    timelines.post(0, 4);
+    timelines.check(0);
+    let relies = timelines.users[0][0].clone();
+    let unread = names(&timelines.cluster, 'z', 1)[LOST][0].clone();
+    // One has written at the home that is lost, and would see that, if it could.
+    let mut client = connect(timelines.cluster.ports[0]);
+    ask(&mut client, &format!("SET p|{unread}|000 unread")).unwrap();
+    [3, LOST].into_iter().for_each(|at| timelines.cluster.kill(at));
+    let prefix = format!("PREFIX t|{relies}|");
+    let began = Instant::now();
+    while ask(&mut client, &prefix).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it goes on");
+        sleep(Duration::from_millis(20));
+    }
+    let accepting = format!("{prefix} STALE 86400000");
+    let refused = |client: &mut redis::Connection, words: &str| {
+        let why = ask(client, words).unwrap_err();
+        assert_eq!(why.code(), Some("CLUSTERDOWN"), "{words}: {why}");
+        assert!(why.to_string().contains("shard 1 has no owner"), "{words}: {why}");
+    };
+    for at in [0, 2] {
+        // One of the nodes passes it on.
+        let mut client = connect(timelines.cluster.ports[at]);
+        let given = ask(&mut client, &accepting).unwrap();
+        assert_eq!(pairs(&given), timelines.of(&relies), "over node {at}");
+        let count = ask(&mut client, &format!("{accepting} COUNT")).unwrap();
+        assert_eq!(count, redis::Value::Int(timelines.of(&relies).len() as i64));
+        for old in [String::new(), String::from(" STALE 0"), String::from(" STALE 1")] {
+            refused(&mut client, &format!("{prefix}{old}"));
+        }
+    }
+    // What others have done is in it, and others do not see it.
+    let post = format!("SET p|{}|009 new", timelines.posters[2][0]);
+    ask(&mut client, &post).unwrap();
+    timelines.posts.insert((timelines.posters[2][0].clone(), 9), String::from("new"));
+    assert_eq!(pairs(&ask(&mut client, &accepting).unwrap()), timelines.of(&relies));
+    ask(&mut client, "MULTI").unwrap();
+    ask(&mut client, &accepting).unwrap();
+    let within = ask(&mut client, "EXEC").unwrap();
+    let redis::Value::Array(within) = within else { panic!("{within:?}") };
+    assert_eq!(pairs(&within[0]), timelines.of(&relies));
+    refused(&mut client, &prefix);
+    let explained = ask(&mut client, &format!("EXPLAIN.RANGE t|{relies}| t|{relies}}}")).unwrap();
+    assert!(format!("{explained:?}").contains("waits for shard 1, last heard"), "{explained:?}");
+    // What was not loaded is not here, and the keys of the shard itself are nowhere.
+    ask(&mut client, &format!("SET s|{relies}|{unread} 1")).unwrap();
+    refused(&mut client, &accepting);
+    ask(&mut client, &format!("DEL s|{relies}|{unread}")).unwrap();
+    assert_eq!(pairs(&ask(&mut client, &accepting).unwrap()), timelines.of(&relies));
+    let whole = ask(&mut client, "PREFIX t| STALE 86400000").unwrap_err();
+    assert_eq!(whole.code(), Some("CLUSTERDOWN"), "{whole}");
+    timelines.cluster.begin(LOST);
+    timelines.cluster.await_owner(&[LOST]);
+    timelines.post(0, 7);
+    for at in [0, LOST, 2] {
+        timelines.check(at);
+        let given = timelines.cluster.ask(at, &accepting);
+        assert_eq!(pairs(&given), timelines.of(&relies), "it is as fresh as any");
+        assert_eq!(timelines.cluster.ask(at, "VERIFY t| t}"), redis::Value::Array(Vec::new()));
+    }
+}

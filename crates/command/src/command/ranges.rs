@@ -27,7 +27,12 @@ pub struct RangeRead<'a> {
     pub answer: RangeAnswer,
     /// Not before the changes up to this position of a source are applied.
     pub at: Option<&'a [u8]>,
+    /// What other shards were last heard to have so many milliseconds ago is good enough; at most [`STALE_MAX`].
+    pub stale: u64,
 }
+
+/// Most milliseconds that a read may accept: a day. What is more is hardly meant, but a moment or another unit.
+pub const STALE_MAX: u64 = 86_400_000;
 
 /// Commands about ranges of keys. An empty `last` means "to the end".
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -38,6 +38,9 @@ impl Engine {
     ) {
         // Answers and changes of another shard come in one order: they need no positions.
         let answer = answer.map(|pairs| Loaded { position: Position(0), pairs, known: None });
+        if answer.is_ok() {
+            self.mix_suspended(home);
+        }
         self.arrived(Some(home), fetch, answer.map_err(LoadFailure::OfHome));
     }
 

@@ -39,7 +39,7 @@ pub(crate) use waits::Waits;
 
 use crate::base_data::BaseData;
 use crate::report::Effect;
-use crate::shards::{Elsewhere, Suspension};
+use crate::shards::{Acceptance, Elsewhere, Suspension};
 use crate::sources::{KEPT, Persistence, Sources};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -60,6 +60,8 @@ pub(crate) struct Loads {
     pub(crate) elsewhere: Elsewhere,
     /// Other shards of which nothing is heard for now.
     pub(crate) suspended: BTreeMap<Shard, Suspension>,
+    /// What the operation under way makes of these.
+    pub(crate) acceptance: Acceptance,
     pub(crate) waits: Waits,
     pub(crate) sources: Sources,
     pub(crate) persistence: Persistence,

@@ -40,14 +40,11 @@ impl Engine {
         table: TableId,
         range: &KeyRange,
     ) -> Result<(), Missing> {
-        self.await_home(home)?;
         let part = LoadedId { table, home: Some(home) };
-        if let Some(data) = self.base.loads.data_mut(part)
-            && data.serve(range, &self.memory.ranges)
-        {
-            return Ok(());
-        }
-        self.ask(part, range)
+        let data = self.base.loads.data_mut(part);
+        let is_here = data.is_some_and(|data| data.serve(range, &self.memory.ranges));
+        self.await_home(home, is_here)?;
+        if is_here { Ok(()) } else { self.ask(part, range) }
     }
 
     /// Whether an execution that looks beyond what was asked for finds here what a source has in `span`, or may ask other shards for

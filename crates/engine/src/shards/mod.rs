@@ -36,7 +36,7 @@ mod suspended;
 
 pub use remote::RemoteReport;
 pub(crate) use replicas::Elsewhere;
-pub(crate) use suspended::Suspension;
+pub(crate) use suspended::{Acceptance, Suspension};
 
 use crate::base_data::BaseData;
 use crate::catalog::Plan;

@@ -111,6 +111,9 @@ impl Engine {
 
     /// Changes at `home`, in its order and all at once. Those outside of what was loaded from there are ignored.
     pub fn changed_at(&mut self, home: Shard, changes: &[Change]) {
+        if !changes.is_empty() {
+            self.mix_suspended(home);
+        }
         for Change { key, value } in changes {
             let Some(table) = self.store.table_of(key) else { continue };
             let part = LoadedId { table, home: Some(home) };

@@ -62,16 +62,21 @@ fn a_long_range_has_the_right_header() {
         assert!(limited.starts_with(&format!("*{} ", 2 * count)), "{limit}");
         assert_eq!(limited.matches("$6 k0").count(), count);
     }
-    assert!(answer(&mut node, &["PREFIX", "k", "KEYS"]).starts_with("*1234 $6 k00000 $6 k00001"));
+    let whole = answer(&mut node, &["PREFIX", "k", "KEYS"]);
+    assert!(whole.starts_with("*1234 $6 k00000 $6 k00001"));
+    for millis in ["0", "1", "86400000"] {
+        assert_eq!(answer(&mut node, &["PREFIX", "k", "STALE", millis, "KEYS"]), whole);
+    }
 }
 
 #[test]
 fn refusals_say_what_is_allowed() {
     let mut node = Node::new(Settings::default());
-    let cases: [(&[&str], &str); 7] = [
+    let not_millis = "-ERR STALE needs a whole number of milliseconds from 0 to 86400000, a day ";
+    let cases: [(&[&str], &str); 12] = [
         (
             &["RANGE", "a", "b", "FOO"],
-            "-ERR syntax error: unknown option 'FOO'; allowed are REV, LIMIT n, one of KEYS, VALUES, COUNT, and AT position ",
+            "-ERR syntax error: unknown option 'FOO'; allowed are REV, LIMIT n, one of KEYS, VALUES, COUNT, and one of AT position, STALE ms ",
         ),
         (
             &["RANGE", "a", "b", "KEYS", "COUNT"],
@@ -80,6 +85,14 @@ fn refusals_say_what_is_allowed() {
         (
             &["RANGE", "a", "b", "LIMIT", "-1"],
             "-ERR LIMIT needs a whole number that is not negative ",
+        ),
+        (&["RANGE", "a", "b", "STALE"], not_millis),
+        (&["RANGE", "a", "b", "STALE", "-1"], not_millis),
+        (&["PREFIX", "a", "STALE", "1.5"], not_millis),
+        (&["PREFIX", "a", "STALE", "86400001"], not_millis),
+        (
+            &["PREFIX", "a", "STALE", "1", "AT", "7"],
+            "-ERR syntax error: AT waits for what is new and STALE accepts what is old: one of them is allowed ",
         ),
         (&["RANGE", "a", "b", "AT"], "-ERR AT needs a position, as SOURCE.POSITION gives it "),
         (

@@ -3,7 +3,8 @@
 use super::options::{is, text};
 use super::refusal::Refusal;
 use headwater_command::{
-    Args, Command, Data, Id, Joins, RangeAnswer, RangeRead, RangeWatch, Ranges, Spec, number,
+    Args, Command, Data, Id, Joins, RangeAnswer, RangeRead, RangeWatch, Ranges, STALE_MAX, Spec,
+    number,
 };
 
 pub(super) fn decode<'a>(spec: &'static Spec, args: Args<'a>) -> Result<Command<'a>, Refusal<'a>> {
@@ -66,6 +67,12 @@ fn read(options: Args<'_>) -> Result<RangeRead<'_>, Refusal<'_>> {
         } else if is(option, "at") {
             let missing = Refusal::Text("AT needs a position, as SOURCE.POSITION gives it");
             read.at = Some(options.next().ok_or(missing)?);
+        } else if is(option, "stale") {
+            let given = options.next().and_then(number::parse_u64);
+            let wrong = Refusal::Text(
+                "STALE needs a whole number of milliseconds from 0 to 86400000, a day",
+            );
+            read.stale = given.filter(|millis| *millis <= STALE_MAX).ok_or(wrong)?;
         } else {
             let answer = answer(option)?;
             if read.answer != RangeAnswer::Pairs && read.answer != answer {
@@ -74,6 +81,10 @@ fn read(options: Args<'_>) -> Result<RangeRead<'_>, Refusal<'_>> {
             }
             read.answer = answer;
         }
+    }
+    if read.at.is_some() && read.stale > 0 {
+        let text = "syntax error: AT waits for what is new and STALE accepts what is old: one of them is allowed";
+        return Err(Refusal::Text(text));
     }
     Ok(read)
 }
@@ -89,7 +100,7 @@ fn answer(option: &[u8]) -> Result<RangeAnswer, Refusal<'_>> {
         Err(Refusal::Quoting {
             before: "syntax error: unknown option '",
             bytes: option,
-            after: "'; allowed are REV, LIMIT n, one of KEYS, VALUES, COUNT, and AT position",
+            after: "'; allowed are REV, LIMIT n, one of KEYS, VALUES, COUNT, and one of AT position, STALE ms",
         })
     }
 }

@@ -9,6 +9,7 @@ use super::json::{self, JsonAnswer};
 use super::problem::Problem;
 use super::query::{Query, encode};
 use axum::extract::{Request, State};
+use headwater_command::STALE_MAX;
 use serde_json::{Value, json};
 use std::io;
 
@@ -58,11 +59,13 @@ enum Shape {
 
 /// GET.
 pub(super) async fn read(State(api): State<Api>, request: Request) -> Result<JsonAnswer, Problem> {
-    let allowed = ["first", "last", "prefix", "rev", "limit", "keys", "values", "count"];
+    let allowed = ["first", "last", "prefix", "rev", "limit", "keys", "values", "count", "stale"];
     let query = Query::parse(request.uri().query(), &allowed)?;
     let (first, last) = query.range()?;
     let rev = query.flag("rev")?;
     let limit = query.number("limit", LIMIT_MAX)?.unwrap_or(LIMIT);
+    let stale = query.number("stale", STALE_MAX)?.map(|millis| millis.to_string());
+    let accepts = || stale.iter().flat_map(|millis| [&b"STALE"[..], millis.as_bytes()]);
     let shapes = [("keys", Shape::Keys), ("values", Shape::Values), ("count", Shape::Count)];
     let mut shape = Shape::Entries;
     for (name, other) in shapes {
@@ -72,7 +75,9 @@ pub(super) async fn read(State(api): State<Api>, request: Request) -> Result<Jso
     }
     let mut session = api.connector.open(&caller(&request)?).await?;
     if shape == Shape::Count {
-        let count = session.call(&[b"RANGE", &first, &last, b"COUNT"], 0).await?;
+        let mut words: Vec<&[u8]> = vec![b"RANGE", &first, &last, b"COUNT"];
+        words.extend(accepts());
+        let count = session.call(&words, 0).await?;
         return Ok(JsonAnswer(json!({ "count": json::of_reply(&count) })));
     }
     // One more than is told says whether there are more.
@@ -81,6 +86,7 @@ pub(super) async fn read(State(api): State<Api>, request: Request) -> Result<Jso
     words.extend(rev.then_some(&b"REV"[..]));
     words.extend([&b"LIMIT"[..], asked.as_bytes()]);
     words.extend((shape == Shape::Keys).then_some(&b"KEYS"[..]));
+    words.extend(accepts());
     let lost = |_: io::Error| Problem::lost();
     session.send(&words).await.map_err(lost)?;
     let count = begin_list(&mut session).await?;
@@ -109,6 +115,9 @@ pub(super) async fn read(State(api): State<Api>, request: Request) -> Result<Jso
         };
         let mut link = format!("/v1/range?first={}&last={}", encode(&first), encode(&last));
         link += &format!("&limit={limit}{}", if rev { "&rev=1" } else { "" });
+        if let Some(millis) = &stale {
+            link += &format!("&stale={millis}");
+        }
         link += match shape {
             Shape::Keys => "&keys=1",
             Shape::Values => "&values=1",

@@ -35,13 +35,12 @@ impl<S: Service> Reactor<S> {
     }
 
     /// Serves on while clients wait for the next owner of another shard, which the same node has often just given up: they would wait for it during the rest,
-    /// and all others with them. Who asks for the end once more does not want to wait.
+    /// and all others with them.
     pub(super) fn await_other_owners(&mut self, events: &mut Events) -> io::Result<()> {
         let begun = Instant::now();
         while self.service.awaits_owners() && begun.elapsed() < OTHERS {
-            if self.run_turn(events)? {
-                break;
-            }
+            // Who has asked for the end may ask again.
+            let _again = self.run_turn(events)?;
         }
         Ok(())
     }

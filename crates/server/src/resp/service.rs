@@ -14,6 +14,7 @@ use crate::service::{
     WireProtocol,
 };
 use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
+use headwater_base::Millis;
 use headwater_engine::{Effect, Value, ValueRef};
 use headwater_protocol::resp::peek_key;
 use std::net::SocketAddr;
@@ -129,6 +130,7 @@ impl Service for ShardService {
         self.figures.stats.sample(time.uptime);
         self.node.engine_mut().hold_expiries(self.stores.log_is_silent());
         self.node.advance(time.wall);
+        self.node.engine_mut().pass_time(Millis(time.uptime));
         self.node.go_on();
         if let Some(keeping) = &mut self.stores.keeping {
             keeping.look_for_failure();

@@ -255,7 +255,7 @@ fn write_message(message: &ShardMessage, out: &mut Vec<u8>) -> Result<(), Unsaya
         | ShardMessage::Settings(_)
         | ShardMessage::Figures(_)
         | ShardMessage::Stop
-        | ShardMessage::Lost
+        | ShardMessage::Lost { .. }
         | ShardMessage::Found => return Err(Unsayable),
     }
     Ok(())

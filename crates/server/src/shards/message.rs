@@ -139,7 +139,10 @@ pub(crate) enum ShardMessage {
     Stop,
     /// Shards in processes of their own: there is no connection to the sender any more. What both wrote to each other and has not come is
     /// lost.
-    Lost,
+    Lost {
+        /// For so many milliseconds nothing had been heard over the connection.
+        silent: u64,
+    },
     /// There is a connection to the sender, which begins with what it writes from now on.
     Found,
 }

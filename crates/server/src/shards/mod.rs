@@ -113,7 +113,7 @@ impl Shards {
         let outbox = Outbox::new(me, transport.clone());
         let mut peers = Peers::new(me, outbox.shards(), epoch, Millis(0));
         for other in (0..outbox.shards()).map(Shard).filter(|other| outbox.is_lost(*other)) {
-            peers.lost(other, Millis(0));
+            peers.lost(other, Millis(0), 0);
         }
         let remote_sessions = HashMap::with_hasher(KeyHashBuilder::default());
         let (waits, deferred) = (PositionWaits::default(), VecDeque::new());

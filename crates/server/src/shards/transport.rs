@@ -70,6 +70,8 @@ pub(crate) struct Transport {
     looked: AtomicU64,
     /// The loop of this process carries connections to others.
     loop_carries: AtomicBool,
+    /// The shard of this process ends, and has no more connections to others than it has.
+    ends: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +100,8 @@ pub(crate) struct Outbox {
     connected: Vec<Connected>,
     /// Connections that this shard's loop carries, by shard.
     lines: Vec<Option<DirectLine>>,
+    /// The turn's time, in milliseconds of the server's life.
+    now: u64,
     /// Where they are registered, with a token that begins with this.
     registry: Option<(Registry, usize)>,
     /// Bytes that may wait for a shard before no further ones are written to it.
@@ -157,6 +161,7 @@ impl Transport {
             refused: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             loop_carries: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
         })
     }
 
@@ -257,6 +262,16 @@ impl Transport {
         self.loop_carries.load(Ordering::Relaxed)
     }
 
+    /// The shard of this process ends: nobody is to be connected with it from now on who is not.
+    pub(crate) fn end(&self) {
+        self.ends.store(true, Ordering::Release);
+    }
+
+    /// Whether it does.
+    pub(crate) fn ends(&self) -> bool {
+        self.ends.load(Ordering::Acquire)
+    }
+
     /// Gives the loop of this process a connection to a shard, which it has as soon as it is told of it.
     pub(crate) fn give_line(&self, to: Shard, line: NewLine) {
         *self.of(to).line() = Some(line);
@@ -287,9 +302,15 @@ impl Transport {
         self.of(shard).waiting.load(Ordering::Relaxed)
     }
 
-    /// Tells a shard of this process that it has a connection to another one, or none.
-    pub(crate) fn tell_connected(&self, to: Shard, other: Shard, is: bool) {
-        let messages = vec![if is { ShardMessage::Found } else { ShardMessage::Lost }];
+    /// Tells a shard of this process that it has a connection to another one.
+    pub(crate) fn tell_found(&self, to: Shard, other: Shard) {
+        let messages = vec![ShardMessage::Found];
+        self.bring(to, MessageBatch { from: other, messages, ..MessageBatch::default() });
+    }
+
+    /// Tells a shard of this process that it has none any more, over which nothing had been heard for `silent` milliseconds.
+    pub(crate) fn tell_lost(&self, to: Shard, other: Shard, silent: u64) {
+        let messages = vec![ShardMessage::Lost { silent }];
         self.bring(to, MessageBatch { from: other, messages, ..MessageBatch::default() });
     }
 
@@ -345,7 +366,17 @@ impl Outbox {
         let connected = vec![Connected::default(); apart];
         let (sent, waiting_max) = (SentCounts::default(), WAITING_MAX);
         let lines = (0..apart).map(|_| None).collect();
-        Self { me, outgoing, transport, sent, connected, lines, registry: None, waiting_max }
+        Self {
+            me,
+            outgoing,
+            transport,
+            sent,
+            connected,
+            lines,
+            now: 0,
+            registry: None,
+            waiting_max,
+        }
     }
 
     /// Whose it is.
@@ -398,12 +429,14 @@ impl Outbox {
             && is
             && let Some(new) = self.transport.of(shard).line().take_if(|it| it.count() == count)
         {
-            let token = Token(first + usize::from(shard.0));
-            self.lines[usize::from(shard.0)] = Some(DirectLine::new(new, registry, token));
+            let token = Token(first + 2 * usize::from(shard.0) + (count % 2) as usize);
+            self.lines[usize::from(shard.0)] =
+                Some(DirectLine::new(new, (registry, token), self.now));
         }
         let connected = &mut self.connected[usize::from(shard.0)];
-        // What was written for the one before is of no use for this one.
+        // What was written for the one before is of no use for this one, and nobody is to wait until it is taken.
         self.outgoing[usize::from(shard.0)].clear();
+        drop(self.transport.take_for(shard));
         core::mem::replace(&mut connected.is, is) != is || is
     }
 
@@ -423,6 +456,7 @@ impl Outbox {
     /// Whether something was written to other shards that is not handed over yet.
     pub(crate) fn has_unsent(&self) -> bool {
         self.outgoing.iter().any(|to| to.bytes() > 0)
+            || self.lines.iter().flatten().any(DirectLine::has_unsent)
     }
 
     /// Whether that is so of any other shard.
@@ -435,23 +469,33 @@ impl Outbox {
         self.transport.of(self.me).batches.set_waker(waker);
     }
 
+    /// For how many milliseconds nothing has been heard over a connection that is carried here, `now` as in [`Self::turn`]; `None`: it is carried elsewhere.
+    pub(crate) fn silence(&self, shard: Shard, now: u64) -> Option<u64> {
+        let line = self.lines.get(usize::from(shard.0))?.as_ref()?;
+        Some(line.silence(now))
+    }
+
     /// Has this shard's loop carry connections to shards in processes of their own: what it waits for, and the token of the first shard's.
     pub(crate) fn set_registry(&mut self, registry: Registry, first: usize) {
         self.registry = Some((registry, first));
         self.transport.loop_carries.store(true, Ordering::Relaxed);
     }
 
-    /// There is news of the connection to a shard.
-    pub(crate) fn line_news(&mut self, shard: usize, news: SocketNews) {
-        if let Some(line) = self.lines.get_mut(shard).and_then(Option::as_mut) {
+    /// There is news of a connection, whose token is so much behind the first one: two for each shard.
+    pub(crate) fn line_news(&mut self, at: usize, news: SocketNews) {
+        let (at, is_odd) = (at / 2, at % 2 == 1);
+        let line = self.lines.get_mut(at).and_then(Option::as_mut);
+        // There may be late news of the one before.
+        if let Some(line) = line.filter(|line| line.is_odd() == is_odd) {
             line.take_news(news);
         }
     }
 
-    /// Looks after the connections that are carried here, `now` in milliseconds of the server's life.
+    /// A turn begins; `now` in milliseconds of the server's life.
     #[inline]
-    pub(crate) fn look_at_lines(&mut self, now: u64) {
-        self.lines.iter_mut().flatten().for_each(|line| line.look(now));
+    pub(crate) fn turn(&mut self, now: u64) {
+        self.now = now;
+        self.lines.iter_mut().flatten().for_each(|line| line.turn(now));
     }
 
     /// The barrier of all shards.
@@ -533,6 +577,7 @@ impl Outbox {
         let mut batches = Vec::new();
         for line in self.lines.iter_mut().flatten() {
             line.read(&self.transport, &mut batches);
+            line.look();
         }
         batches.append(&mut self.transport.of(self.me).take());
         batches

@@ -205,7 +205,8 @@ impl World {
         for pair in [(one, other), (other, one)] {
             let link = self.links.entry(pair).or_default();
             *link = (link.0 + 1, true);
-            self.tell_connected(pair, true);
+            let (to, other) = (pair.0, Shard(pair.1 as u16));
+            self.transports[to].tell_found(Shard(to as u16), other);
         }
     }
 
@@ -213,7 +214,8 @@ impl World {
     pub(super) fn cut(&mut self, one: usize, other: usize) {
         for pair in [(one, other), (other, one)] {
             self.links.entry(pair).or_default().1 = false;
-            self.tell_connected(pair, false);
+            let (to, other) = (pair.0, Shard(pair.1 as u16));
+            self.transports[to].tell_lost(Shard(to as u16), other, 0);
         }
     }
 
@@ -226,10 +228,6 @@ impl World {
                 }
             }
         }
-    }
-
-    fn tell_connected(&self, (to, other): (usize, usize), is: bool) {
-        self.transports[to].tell_connected(Shard(to as u16), Shard(other as u16), is);
     }
 
     /// Brings a shard what those in other processes have written to it, as far as the network lets it.
@@ -282,7 +280,8 @@ impl World {
     /// Whether what a shard has written can arrive: it was for the connection that there is.
     fn arrives(&self, at: usize, batch: &MessageBatch) -> bool {
         let from = usize::from(batch.from.0);
-        let told_here = matches!(batch.messages[..], [ShardMessage::Lost] | [ShardMessage::Found]);
+        let told_here =
+            matches!(batch.messages[..], [ShardMessage::Lost { .. }] | [ShardMessage::Found]);
         let passes = |(count, is): &(u64, bool)| *is && batch.connection == *count;
         let link = self.links.get(&(from, at));
         at == from || told_here || self.links.is_empty() || link.is_some_and(passes)

@@ -46,16 +46,21 @@ fn unsent(at: Shard) -> Vec<u8> {
 }
 
 impl ShardService {
-    /// There is no connection to another shard any more.
+    /// There is no connection to another shard any more, over which nothing was heard for `silent` milliseconds.
     #[cold]
-    pub(super) fn lose_shard(&mut self, with: Shard, connections: &mut Connections<Session>) {
+    pub(super) fn lose_shard(
+        &mut self,
+        (with, silent): (Shard, u64),
+        connections: &mut Connections<Session>,
+    ) {
         let now = Millis(self.time.uptime);
         let Some(shards) = &mut self.others.shards else { return };
+        let silent = shards.outbox.silence(with, now.0).unwrap_or(silent);
         if !shards.outbox.set_connected(with, false) {
             return;
         }
         event!(warn, "shards", "lost", shard = with.0, "there is no connection to the shard");
-        shards.peers.lost(with, now);
+        shards.peers.lost(with, now, silent);
         shards.departures.lose(with, now.0);
         let kept = shards.departures.kept.iter().filter(|kept| kept.to == with);
         let kept: HashSet<(ConnectionId, u64)> = kept.map(|kept| (kept.session, kept.id)).collect();

@@ -20,7 +20,7 @@ impl ShardService {
     /// Takes the messages that have come.
     pub(crate) fn take_messages(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.others.shards else { return };
-        shards.outbox.look_at_lines(self.time.uptime);
+        shards.outbox.turn(self.time.uptime);
         let batches = shards.outbox.take();
         shards.outbox.set_clients(connections.open());
         // What others tell may be newer than a change of rights, which is known here before it is passed on.
@@ -125,7 +125,7 @@ impl ShardService {
                     }
                 }
                 ShardMessage::Stop => self.stopping = true,
-                ShardMessage::Lost => self.lose_shard(from, connections),
+                ShardMessage::Lost { silent } => self.lose_shard((from, silent), connections),
                 ShardMessage::Found => self.find_shard(from),
             }
         }
@@ -348,6 +348,7 @@ impl OtherShards {
     pub(in crate::resp) fn stop_all(&mut self, writes: &DurableWrites) {
         let Some(shards) = &mut self.shards else { return };
         shards.outbox.barrier().end();
+        shards.outbox.transport().end();
         for to in shards.outbox.of_process() {
             shards.outbox.to(to).messages.push(ShardMessage::Stop);
         }

@@ -7,7 +7,7 @@ use super::secured::LinkStream;
 use crate::shards::{FrameArrival, FrameSequence, MessageBatch, Sender, Transport};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// After so long in which nothing was to be said, that is said.
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -119,7 +119,9 @@ async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>)
             Ok(Err(why)) => return format!("it has ended: {why}"),
             Err(_) => return String::from("nothing was heard for two seconds"),
         };
+        let heard = &shared.heard[usize::from(sender.shard.0)];
         if len == 0 {
+            heard.set(Instant::now());
             continue;
         }
         if len > shared.settings.batch_bytes_max {
@@ -141,6 +143,8 @@ async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>)
             Ok(None) => continue,
             Err(why) => return why,
         };
+        // Before it waits for the shard: that makes what it says no younger.
+        heard.set(Instant::now());
         while shared.transport.waiting_for(me) > WAITING_MAX {
             sleep(LOOK).await;
         }

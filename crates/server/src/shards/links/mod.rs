@@ -173,6 +173,8 @@ struct Shared {
     epochs: Vec<Cell<u64>>,
     /// By shard: ends the connection that there is.
     lines: Vec<RefCell<Option<Rc<Notify>>>>,
+    /// By shard: when the last whole frame of it came.
+    heard: Vec<Cell<Instant>>,
     /// N4: the shard goes on, and may answer.
     lives: Cell<bool>,
 }
@@ -186,8 +188,20 @@ impl Shared {
         let shards = usize::from(transport.shards());
         let numbers = || (0..shards).map(|_| Cell::new(0)).collect();
         let lines = (0..shards).map(|_| RefCell::new(None)).collect();
+        let heard = vec![Cell::new(Instant::now()); shards];
         let (counts, epochs, lives) = (numbers(), numbers(), Cell::new(true));
-        Self { settings, transport, owners, counts, epochs, lines, lives }
+        Self { settings, transport, owners, counts, epochs, lines, heard, lives }
+    }
+
+    /// Tells the shard that a connection has ended.
+    fn tell_lost(&self, other: Shard) {
+        let silent = self.heard[usize::from(other.0)].get().elapsed().as_millis();
+        self.transport.tell_lost(self.settings.me, other, silent as u64);
+    }
+
+    /// Whether others may be connected with this shard.
+    fn lives(&self) -> bool {
+        self.lives.get() && !self.transport.ends()
     }
 
     fn others(&self) -> impl Iterator<Item = Shard> + use<> {
@@ -208,7 +222,7 @@ impl Shared {
         for other in self.others() {
             if let Some(line) = self.lines[usize::from(other.0)].take() {
                 line.notify_one();
-                self.transport.tell_connected(self.settings.me, other, false);
+                self.tell_lost(other);
             }
         }
     }
@@ -217,28 +231,31 @@ impl Shared {
     async fn run_line(&self, sender: Sender, stream: LinkStream) {
         let Sender { shard: other, epoch, .. } = sender;
         let at = usize::from(other.0);
-        if !self.lives.get() {
+        if !self.lives() {
             return;
         }
         if epoch < self.epochs[at].get() {
             return refused(other, "it is of an earlier epoch than the one before");
         }
+        let count = self.counts[at].get() + 1;
+        let stream = match self.give_to_loop((sender, count), stream) {
+            Ok(stream) => stream,
+            Err(why) => return refused(other, &format!("its socket cannot be used: {why}")),
+        };
         self.epochs[at].set(epoch);
         let ends = Rc::new(Notify::new());
         let before = self.lines[at].replace(Some(ends.clone()));
         if let Some(before) = before {
             before.notify_one();
-            self.transport.tell_connected(self.settings.me, other, false);
+            self.tell_lost(other);
         }
-        let count = self.counts[at].get() + 1;
         self.counts[at].set(count);
-        let stream = self.give_to_loop((sender, count), stream);
-        self.transport.tell_connected(self.settings.me, other, true);
+        self.heard[at].set(Instant::now());
+        self.transport.tell_found(self.settings.me, other);
         let carries = async {
             match stream {
-                Ok(Carried::ByLoop(given)) => given.end().await,
-                Ok(Carried::Here(stream)) => line::carry(self, (sender, count), stream).await,
-                Err(why) => format!("its socket cannot be used: {why}"),
+                Carried::ByLoop(given) => given.end().await,
+                Carried::Here(stream) => line::carry(self, (sender, count), stream).await,
             }
         };
         // Nothing is brought behind what has ended it (N1).
@@ -252,7 +269,7 @@ impl Shared {
             |line: &Option<Rc<Notify>>| line.as_ref().is_some_and(|line| Rc::ptr_eq(line, &ends));
         if is_mine(&self.lines[at].borrow()) {
             self.lines[at].take();
-            self.transport.tell_connected(self.settings.me, other, false);
+            self.tell_lost(other);
             event!(
                 warn,
                 "shards",
@@ -368,7 +385,7 @@ async fn dial(shared: Rc<Shared>, other: Shard) {
     let mut owners = shared.owners.clone();
     loop {
         match shared.owner(other) {
-            _ if !shared.lives.get() => {}
+            _ if !shared.lives() => {}
             None => {
                 if owners.changed().await.is_err() {
                     return;
@@ -422,7 +439,7 @@ async fn accept(shared: Rc<Shared>, listener: TcpListener) {
             sleep(RETRY).await;
             continue;
         };
-        if !shared.lives.get() {
+        if !shared.lives() {
             continue;
         }
         let Ok(place) = room.clone().try_acquire_owned() else { continue };

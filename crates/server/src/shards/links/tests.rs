@@ -88,14 +88,14 @@ impl Side {
                 };
                 self.outbox.line_news(event.token().0, news);
             }
-            self.outbox.look_at_lines(self.begun.elapsed().as_millis() as u64);
+            self.outbox.turn(self.begun.elapsed().as_millis() as u64);
             self.outbox.send(&crate::service::DurableWrites::default());
         }
         for MessageBatch { from, bytes, messages, .. } in self.outbox.take() {
             let mut begin = 0;
             for message in messages {
                 match message {
-                    ShardMessage::Found | ShardMessage::Lost => {
+                    ShardMessage::Found | ShardMessage::Lost { .. } => {
                         let is = matches!(message, ShardMessage::Found);
                         self.outbox.set_connected(from, is);
                         self.told.push(is);
