@@ -170,6 +170,8 @@ pub struct Pending {
     pub overdue: bool,
     /// Nothing more is executed until everything is answered.
     pub blocks: bool,
+    /// Who was asked answers itself, and hands nothing on: what another shard answers is none.
+    pub strict: bool,
     /// A shard has refused its part of what was asked of all last.
     pub refused: bool,
     /// The shards that watch keys for it; this one, too, where what it watches had to be loaded first.
@@ -205,6 +207,7 @@ impl Pending {
             noted: false,
             overdue: false,
             blocks: false,
+            strict: false,
             refused: false,
             watches_at: BTreeSet::new(),
             watched: BTreeSet::new(),
@@ -392,6 +395,7 @@ impl Pending {
             self.entries.front()
             && *next == id
             && *wanted != Wanted::Inner
+            && (!self.strict || *of == from)
         {
             let (kind, wanted, from) = (*kind, *wanted, *of);
             if wanted == Wanted::Out {
@@ -420,10 +424,40 @@ impl Pending {
         is_kept: impl Fn(u64) -> bool,
         encode: &mut impl Encode,
     ) {
+        for id in self.missing_of(at, true).into_iter().filter(|id| !is_kept(*id)) {
+            self.came((at, id), answer, Vec::new(), encode);
+        }
+        self.watches_lost |= self.watches_at.contains(&at);
+    }
+
+    /// A shard has not answered for so long that `answer` stands for what it would answer, which is dropped when it comes; `inner` for what is asked
+    /// step by step, unless that waits on.
+    pub fn give_up(
+        &mut self,
+        at: Shard,
+        answer: &[u8],
+        inner: Option<&[u8]>,
+        encode: &mut impl Encode,
+    ) {
+        for id in self.missing_of(at, false) {
+            self.came((at, id), answer, Vec::new(), encode);
+        }
+        let missing = if inner.is_some() { self.missing_of(at, true) } else { Vec::new() };
+        for id in missing {
+            self.came((at, id), inner.unwrap_or_default(), Vec::new(), encode);
+        }
+    }
+
+    /// The requests that a shard has not answered; those that are not the client's own only if `inner`.
+    fn missing_of(&self, at: Shard, inner: bool) -> Vec<u64> {
         let mut missing = Vec::new();
         for entry in &self.entries {
             match entry {
-                Entry::Answer { id, from, answer: None, .. } if *from == at => missing.push(*id),
+                Entry::Answer { id, from, answer: None, wanted, .. }
+                    if *from == at && (inner || *wanted != Wanted::Inner) =>
+                {
+                    missing.push(*id);
+                }
                 Entry::Answer { .. } | Entry::Own(_) => {}
                 Entry::Scattered(scattered) => {
                     let parts = scattered.parts.iter();
@@ -432,10 +466,7 @@ impl Pending {
                 }
             }
         }
-        for id in missing.into_iter().filter(|id| !is_kept(*id)) {
-            self.came((at, id), answer, Vec::new(), encode);
-        }
-        self.watches_lost |= self.watches_at.contains(&at);
+        missing
     }
 
     /// Whether a shard has forgotten keys that it watched for the client.
@@ -451,8 +482,11 @@ impl Pending {
         answer: &[u8],
         digests: Vec<u64>,
     ) -> Option<(Kind, Shard)> {
+        let is_of = |asked: Shard| !self.strict || asked == from;
         self.entries.iter_mut().find_map(|entry| match entry {
-            Entry::Answer { id: of, from: shard, kind, answer: place @ None, .. } if *of == id => {
+            Entry::Answer { id: of, from: shard, kind, answer: place @ None, .. }
+                if *of == id && is_of(*shard) =>
+            {
                 let digests = digests.clone();
                 *place = Some(Inner { from, answer: answer.to_vec(), digests });
                 Some((*kind, *shard))
@@ -460,7 +494,7 @@ impl Pending {
             Entry::Scattered(scattered) => {
                 let kind = scattered.kind;
                 let mut parts = scattered.parts.iter_mut();
-                let part = parts.find(|(_, of, it)| *of == id && it.is_none())?;
+                let part = parts.find(|(at, of, it)| *of == id && is_of(*at) && it.is_none())?;
                 part.2 = Some(answer.to_vec());
                 Some((kind, part.0))
             }

@@ -65,8 +65,6 @@ pub(crate) struct Transport {
     users: Arc<UserRegistry>,
     /// Batches of shards in other processes that were none.
     refused: AtomicU64,
-    /// How often the shard of this process has looked what has come, where the others are in other processes.
-    looked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +78,8 @@ struct ShardInbox {
     coming: AtomicUsize,
     /// Bytes that nobody has taken yet.
     waiting: AtomicUsize,
+    /// How often the shard has looked what has come.
+    looked: AtomicU64,
 }
 
 /// One shard's side.
@@ -146,7 +146,6 @@ impl Transport {
             entrance,
             users,
             refused: AtomicU64::new(0),
-            looked: AtomicU64::new(0),
         })
     }
 
@@ -257,9 +256,9 @@ impl Transport {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// How often the shard of this process has looked what has come: one that goes on does so when it is [rung](Self::ring).
-    pub(crate) fn looked(&self) -> u64 {
-        self.looked.load(Ordering::Relaxed)
+    /// How often a shard of this process has looked what has come: one that goes on does so in each turn, and when it is [rung](Self::ring).
+    pub(crate) fn looked(&self, shard: Shard) -> u64 {
+        self.of(shard).looked.load(Ordering::Relaxed)
     }
 
     /// Bytes that a shard has not taken yet.
@@ -466,10 +465,10 @@ impl Outbox {
     /// Takes what has come.
     #[inline]
     pub(crate) fn take(&self) -> Vec<MessageBatch> {
-        if self.transport.apart {
-            self.transport.looked.fetch_add(1, Ordering::Relaxed);
-        }
-        self.transport.of(self.me).take()
+        let inbox = self.transport.of(self.me);
+        // Nobody else writes it.
+        inbox.looked.store(inbox.looked.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        inbox.take()
     }
 
     /// Notes that a request goes to another shard.
