@@ -7,14 +7,14 @@ use headwater_base::Shard;
 use headwater_command::ArgVec;
 use headwater_command::table::spec_for;
 
-/// Whether bytes are whole requests, one behind the other, which name none but the shards that there are, and are of commands that there are, with
-/// as many arguments as they take.
+/// Whether bytes are whole requests of clients of the shard `from`, one behind the other, which name none but the shards that there are, and are of
+/// commands that there are, with as many arguments as they take.
 #[must_use]
-pub fn are_requests(bytes: &[u8], shards: u16) -> bool {
+pub fn are_requests(bytes: &[u8], from: Shard, shards: u16) -> bool {
     let (mut frames, mut spans) = (Frames::of(bytes), ArgVec::new());
     while frames.left() > 0 {
         match frames.next_ask(&mut spans) {
-            Some((header, ask)) if is_right(&header, &ask, shards) => {}
+            Some((header, ask)) if is_right(&header, &ask, from, shards) => {}
             _ => return false,
         }
     }
@@ -34,9 +34,10 @@ pub fn are_answers(bytes: &[u8]) -> bool {
     true
 }
 
-fn is_right(header: &AskHeader, ask: &Ask<'_>, shards: u16) -> bool {
+fn is_right(header: &AskHeader, ask: &Ask<'_>, from: Shard, shards: u16) -> bool {
     let is_one = |shard: &Shard| shard.0 < shards;
-    let is_of = |transaction: &TransactionId| is_one(&transaction.coordinator);
+    // The client's shard coordinates what it does: nobody has a say in the locks of others.
+    let is_of = |transaction: &TransactionId| transaction.coordinator == from;
     let are_known = |requests: &Requests| requests.iter().all(|it| spec_for(it.args()).is_some());
     header.after.len() <= usize::from(shards)
         && match ask {
@@ -78,20 +79,21 @@ mod tests {
             last: true,
             requests: Vec::new(),
         };
-        let good = [written(&release(2), 3), written(&execute(of(0), 2), 0)].concat();
-        assert!(are_requests(&good, 3) && are_requests(b"", 3));
+        let from = Shard(2);
+        let good = [written(&release(2), 3), written(&execute(of(2), 2), 0)].concat();
+        assert!(are_requests(&good, from, 3) && are_requests(b"", from, 3));
         for end in 1..good.len() {
             let is_between = end == written(&release(2), 3).len();
-            assert_eq!(are_requests(&good[..end], 3), is_between, "{end}");
+            assert_eq!(are_requests(&good[..end], from, 3), is_between, "{end}");
         }
         for bad in [
             written(&release(3), 0),
-            written(&release(0), 4),
-            written(&execute(of(3), 0), 0),
-            written(&execute(of(0), 3), 0),
+            written(&release(2), 4),
+            written(&execute(of(0), 0), 0),
+            written(&execute(of(2), 3), 0),
         ] {
-            assert!(!are_requests(&bad, 3));
-            assert!(!are_requests(&[&good[..], &bad].concat(), 3));
+            assert!(!are_requests(&bad, from, 3));
+            assert!(!are_requests(&[&good[..], &bad].concat(), from, 3));
         }
     }
 
@@ -124,28 +126,28 @@ mod tests {
         };
         for right in [&["get", "a"][..], &["MSET", "a", "1", "b", "2"], &["OBJECT", "FREQ", "a"]] {
             for ask in within(words(right)) {
-                assert!(are_requests(&written(&ask, 0), 3), "{ask:?}");
+                assert!(are_requests(&written(&ask, 0), Shard(0), 3), "{ask:?}");
             }
         }
         for wrong in [&["GET"][..], &["GET", "a", "b"], &["nothing"], &["OBJECT", "x", "a"], &[]] {
             for ask in within(words(wrong)) {
-                assert!(!are_requests(&written(&ask, 0), 3), "{ask:?}");
+                assert!(!are_requests(&written(&ask, 0), Shard(0), 3), "{ask:?}");
             }
         }
         let get = table::lookup(b"get").unwrap();
         for (words, is_right) in [(words(&["Get", "a"]), true), (words(&["DEL", "a"]), false)] {
             let ask = Ask::Command(get, words.args());
-            assert_eq!(are_requests(&written(&ask, 0), 3), is_right, "{ask:?}");
+            assert_eq!(are_requests(&written(&ask, 0), Shard(0), 3), is_right, "{ask:?}");
         }
     }
 
     #[test]
     fn a_request_ends_where_its_frame_does() {
         let mut bytes = written(&Ask::Carry { key: b"k", leaves: true }, 0);
-        assert!(are_requests(&bytes, 1));
+        assert!(are_requests(&bytes, Shard(0), 1));
         bytes.push(0);
         bytes[0] += 1;
-        assert!(!are_requests(&bytes, 1), "{bytes:?}");
+        assert!(!are_requests(&bytes, Shard(0), 1), "{bytes:?}");
     }
 
     #[test]

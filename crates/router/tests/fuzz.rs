@@ -94,7 +94,7 @@ fn corpus() -> Vec<Vec<u8>> {
 
 fn read_all(bytes: &[u8]) {
     // What is refused before it is taken in is refused without a panic as well.
-    if are_requests(bytes, 2) {
+    if are_requests(bytes, Shard(1), 2) {
         let (mut frames, mut spans) = (Frames::of(bytes), ArgVec::new());
         while frames.next_ask(&mut spans).is_some() {}
         assert_eq!(frames.left(), 0);

@@ -143,10 +143,10 @@ impl MessageBatch {
             begin = end;
             let (is_right, otherwise) = match message {
                 ShardMessage::Asks { .. } => {
-                    (are_requests(bytes, shards), "a request cannot be read")
+                    (are_requests(bytes, sender.shard, shards), "a request cannot be read")
                 }
                 ShardMessage::HandedOn { origin, .. } => (
-                    origin.shard.0 < shards && are_requests(bytes, shards),
+                    origin.shard.0 < shards && are_requests(bytes, origin.shard, shards),
                     "a request that was handed on cannot be read",
                 ),
                 ShardMessage::Answers { .. } => (are_answers(bytes), "an answer cannot be read"),
