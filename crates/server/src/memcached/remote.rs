@@ -248,7 +248,8 @@ impl ShardService {
         let shards = self.others.shards.as_ref()?;
         match route(placement, shards.outbox.shards(), command) {
             To::At(home) if shards.me != home => Some(Some(home)),
-            To::Parts(Merge::Values(_), _) => Some(None),
+            // In one process it was divided by the map of that moment.
+            To::Parts(Merge::Values(_), _) if shards.outbox.are_apart() => Some(None),
             _ => None,
         }
     }

@@ -116,6 +116,7 @@ impl ShardService {
     #[cold]
     fn new_home_of(&self, ask: &Ask<'_>) -> Option<Option<Shard>> {
         let (me, placement) = (self.others.me(), self.node.engine().placement()?);
+        let apart = self.others.are_apart();
         let is_elsewhere = |request: &OwnedArgs| {
             let args = request.args();
             let keys = find(args).map(|spec| spec.keys.positions(args.len()));
@@ -128,14 +129,19 @@ impl ShardService {
                 match route(placement, spec, &command, *args) {
                     Route::At(home) if home != me => Some(Some(home)),
                     // What writes has been divided, and is of one shard's keys.
-                    Route::Several | Route::Steps(_) if self.others.are_apart() => Some(None),
-                    // So has what reads keys.
-                    Route::Read { .. } | Route::Parts { .. } if spec.keys != KeyArgs::NONE => {
+                    Route::Several | Route::Steps(_) if apart => Some(None),
+                    // So has what reads keys. In one process that was by the map of that moment, and what has got another home since had no
+                    // keys (`TABLE.SET`).
+                    Route::Read { .. } | Route::Parts { .. }
+                        if apart && spec.keys != KeyArgs::NONE =>
+                    {
                         Some(None)
                     }
                     _ => None,
                 }
             }
+            // They have their locks: only from another process could they be of keys that are not here.
+            Ask::Execute { .. } | Ask::Lock { .. } | Ask::Carry { .. } if !apart => None,
             Ask::Exec(requests)
             | Ask::Execute { requests, .. }
             | Ask::Lock { prepare: requests, .. } => {
