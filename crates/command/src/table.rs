@@ -11,7 +11,7 @@ mod lookup;
 mod rows;
 mod subcommands;
 
-pub use lookup::{NUMBERS, lookup, lookup_subcommand, spec_of};
+pub use lookup::{NUMBERS, lookup, lookup_subcommand, spec_for, spec_of};
 pub use rows::SPECS;
 
 /// Properties of a command, as COMMAND names them.

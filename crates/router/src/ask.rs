@@ -5,7 +5,7 @@
 //! both sides when it begins.
 //!
 //! # Invariants
-//! - F1. Bytes that are no frame are refused, and nothing is read beyond their end; what a frame promises to have, it has.
+//! - F1. Bytes that are no frame are refused, and nothing is read beyond their end; what a frame promises to have, it has, and nothing else.
 //!
 //! # Cost
 //! A request is copied once as it is written; its arguments are read where they lie.
@@ -399,6 +399,9 @@ impl<'a> Frames<'a> {
             _ => Some(frame.bytes()?.to_vec()),
         };
         let ask = read_ask(&mut frame, spans)?;
+        if !frame.rest().is_empty() {
+            return None;
+        }
         let header =
             AskHeader { id, copies, wants_digests, no_evict, placement, after, record, user };
         Some((header, ask))

@@ -12,6 +12,7 @@
 //!   it tells is newer. Messages keep their order.
 //! - S8. While several shards do one thing, messages wait, and go behind its answer: that is whole.
 
+mod lost;
 mod messages;
 mod scattered;
 #[cfg(test)]
@@ -170,6 +171,8 @@ pub struct Pending {
     pub overdue: bool,
     /// Nothing more is executed until everything is answered.
     pub blocks: bool,
+    /// Who was asked answers itself, and hands nothing on: what another shard answers is none.
+    pub strict: bool,
     /// A shard has refused its part of what was asked of all last.
     pub refused: bool,
     /// The shards that watch keys for it; this one, too, where what it watches had to be loaded first.
@@ -205,6 +208,7 @@ impl Pending {
             noted: false,
             overdue: false,
             blocks: false,
+            strict: false,
             refused: false,
             watches_at: BTreeSet::new(),
             watched: BTreeSet::new(),
@@ -392,6 +396,7 @@ impl Pending {
             self.entries.front()
             && *next == id
             && *wanted != Wanted::Inner
+            && (!self.strict || *of == from)
         {
             let (kind, wanted, from) = (*kind, *wanted, *of);
             if wanted == Wanted::Out {
@@ -411,39 +416,6 @@ impl Pending {
         true
     }
 
-    /// A shard will answer nothing of what it was asked so far, but for what was kept from it: `answer` stands for each of its answers. Of the keys that
-    /// it watched nobody knows whether they have changed.
-    pub fn lost(
-        &mut self,
-        at: Shard,
-        answer: &[u8],
-        is_kept: impl Fn(u64) -> bool,
-        encode: &mut impl Encode,
-    ) {
-        let mut missing = Vec::new();
-        for entry in &self.entries {
-            match entry {
-                Entry::Answer { id, from, answer: None, .. } if *from == at => missing.push(*id),
-                Entry::Answer { .. } | Entry::Own(_) => {}
-                Entry::Scattered(scattered) => {
-                    let parts = scattered.parts.iter();
-                    let parts = parts.filter(|(from, _, answer)| *from == at && answer.is_none());
-                    missing.extend(parts.map(|(_, id, _)| *id));
-                }
-            }
-        }
-        for id in missing.into_iter().filter(|id| !is_kept(*id)) {
-            self.came((at, id), answer, Vec::new(), encode);
-        }
-        self.watches_lost |= self.watches_at.contains(&at);
-    }
-
-    /// Whether a shard has forgotten keys that it watched for the client.
-    #[must_use]
-    pub fn has_lost_watches(&self) -> bool {
-        self.watches_lost
-    }
-
     /// Keeps an answer where it belongs; what was asked, and of which shard.
     fn keep(
         &mut self,
@@ -451,8 +423,11 @@ impl Pending {
         answer: &[u8],
         digests: Vec<u64>,
     ) -> Option<(Kind, Shard)> {
+        let is_of = |asked: Shard| !self.strict || asked == from;
         self.entries.iter_mut().find_map(|entry| match entry {
-            Entry::Answer { id: of, from: shard, kind, answer: place @ None, .. } if *of == id => {
+            Entry::Answer { id: of, from: shard, kind, answer: place @ None, .. }
+                if *of == id && is_of(*shard) =>
+            {
                 let digests = digests.clone();
                 *place = Some(Inner { from, answer: answer.to_vec(), digests });
                 Some((*kind, *shard))
@@ -460,7 +435,7 @@ impl Pending {
             Entry::Scattered(scattered) => {
                 let kind = scattered.kind;
                 let mut parts = scattered.parts.iter_mut();
-                let part = parts.find(|(_, of, it)| *of == id && it.is_none())?;
+                let part = parts.find(|(at, of, it)| *of == id && is_of(*at) && it.is_none())?;
                 part.2 = Some(answer.to_vec());
                 Some((kind, part.0))
             }

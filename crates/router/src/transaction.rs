@@ -207,6 +207,12 @@ impl Transaction {
         matches!(self.state, State::Stepping) && self.plan.items.get(self.next).is_some_and(reads)
     }
 
+    /// Whether nothing of it was executed, or will be: an error may stand for what a shard does not answer.
+    #[must_use]
+    pub fn may_be_given_up(&self) -> bool {
+        matches!(self.state, State::Reading(_) | State::Locking | State::Aborting(_))
+    }
+
     /// Whether it waits for locks.
     pub(crate) fn is_locking(&self) -> bool {
         matches!(self.state, State::Locking)

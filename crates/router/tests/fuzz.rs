@@ -3,13 +3,14 @@
 mod draws;
 
 use draws::Draws;
+use headwater_base::placement::Partition;
 use headwater_base::{Millis, Shard};
 use headwater_command::items::{Fetch, ItemCommand};
 use headwater_command::{ArgVec, Deadline, GetExpiry, OwnedArgs, Reply, SetExpiry, table};
 use headwater_router::items::{counted_of, item_of, values, written_of};
 use headwater_router::{
     Answer, Ask, AskHeader, Budget, Copies, Frames, LockSet, PutPurpose, PutValue, TransactionId,
-    answer_of, write_answer, write_ask,
+    answer_of, are_requests, write_answer, write_ask,
 };
 
 fn corpus() -> Vec<Vec<u8>> {
@@ -36,6 +37,16 @@ fn corpus() -> Vec<Vec<u8>> {
             budget: Budget::default(),
             prepare: vec![request.clone()],
         },
+        Ask::Lock {
+            transaction,
+            set: LockSet::of([Partition(1), Partition(4095)].into_iter()),
+            watches: false,
+            wait: u64::MAX,
+            budget: Budget { bytes: 1 << 40, denies_oom: true, stores: true },
+            prepare: Vec::new(),
+        },
+        Ask::Release { transaction, prepared: vec![request.clone()] },
+        Ask::Carry { key: b"k", leaves: true },
         Ask::Execute {
             transaction,
             shards: vec![Shard(0)],
@@ -82,6 +93,12 @@ fn corpus() -> Vec<Vec<u8>> {
 }
 
 fn read_all(bytes: &[u8]) {
+    // What is refused before it is taken in is refused without a panic as well.
+    if are_requests(bytes, Shard(1), 2) {
+        let (mut frames, mut spans) = (Frames::of(bytes), ArgVec::new());
+        while frames.next_ask(&mut spans).is_some() {}
+        assert_eq!(frames.left(), 0);
+    }
     let mut spans = ArgVec::new();
     let mut frames = Frames::of(bytes);
     while let Some((_, ask)) = frames.next_ask(&mut spans) {

@@ -63,8 +63,6 @@ fn every_reply_is_the_oracles_while_sockets_move() {
     let rounds = number_from("HEADWATER_IO_ROUNDS", 40);
     let rounds = if std::env::var("HEADWATER_IO_SEED").is_ok() { 1 } else { rounds };
     let mut address = start(3, first);
-    // What one shard is known to get wrong.
-    let without = [String::from("exec-messages")];
     for seed in first..first + rounds {
         let mut servers = |failed: bool| {
             if failed {
@@ -72,7 +70,7 @@ fn every_reply_is_the_oracles_while_sockets_move() {
             }
             vec![address]
         };
-        let checked = check_seed(seed, &without, PATIENCE, &mut servers);
+        let checked = check_seed(seed, &[], PATIENCE, &mut servers);
         checked.unwrap_or_else(|found| panic!("HEADWATER_IO_SEED={seed}: {found}"));
     }
 }

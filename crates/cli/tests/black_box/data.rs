@@ -508,7 +508,8 @@ fn what_frees_room_is_taken_while_the_disk_has_too_little() {
         // No disk has so much left.
         let file = place.path().join("headwater.toml");
         fs::write(&file, "[data]\ndata-free-bytes-min = \"1000000000gb\"\n").unwrap();
-        let options = ["--shards", shards, "--config", file.to_str().unwrap()];
+        let options =
+            ["--shards", shards, "--config", file.to_str().unwrap(), "--memcached-port", "0"];
         let server = start(&place, &options);
         let mut client = server.client(2);
         let begun = Instant::now();
@@ -540,6 +541,14 @@ fn what_frees_room_is_taken_while_the_disk_has_too_little() {
         for refused in [&["APPEND", "q|1", "x"][..], &["PERSIST", "q|1"], &["EXPIRE", "q|1", "9"]] {
             let error = try_ask::<Value>(&mut client, refused).unwrap_err();
             assert_eq!(error.code(), Some("MISCONF"), "{refused:?}");
+        }
+        // Whoever reads no answer is told nothing, whichever shard has the key.
+        let mut items = server.memcached();
+        for key in ["p|ann|1", "p|bob|1", "p|cid|1", "q|1"] {
+            items.send(format!("set {key} 0 0 1 noreply\r\nx\r\nmn\r\n").as_bytes());
+            items.expect(b"MN\r\n");
+            items.send(format!("set {key} 0 0 1\r\nx\r\n").as_bytes());
+            assert!(items.until(b"\r\n").starts_with(b"SERVER_ERROR "), "{shards} {key}");
         }
         if shards == "1" {
             let error = try_ask::<Value>(&mut client, &["RENAME", "q|1", "q|2"]).unwrap_err();

@@ -4,6 +4,7 @@
 //! while compiling, until no two commands share a slot, so that one comparison decides.
 
 use super::{Id, SPECS, Spec};
+use crate::Args;
 
 const SLOT_BITS: u32 = 12;
 const SLOTS: usize = 1 << SLOT_BITS;
@@ -152,6 +153,17 @@ pub fn spec_of(number: usize) -> Option<&'static Spec> {
 #[must_use]
 pub fn lookup_subcommand(container: &Spec, name: &[u8]) -> Option<&'static Spec> {
     container.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// The command or subcommand that a request names, if it has as many arguments as that takes.
+#[must_use]
+pub fn spec_for(args: Args<'_>) -> Option<&'static Spec> {
+    let spec = lookup(args.get(0)?)?;
+    let spec = match args.get(1) {
+        Some(name) if !spec.subcommands.is_empty() => lookup_subcommand(spec, name)?,
+        _ => spec,
+    };
+    spec.arity_fits(args.len()).then_some(spec)
 }
 
 #[cfg(test)]

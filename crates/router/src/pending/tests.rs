@@ -202,3 +202,38 @@ fn an_answer_is_written_by_what_was_asked() {
     assert_eq!(pending.answer_bytes, 0);
     assert!(pending.bytes() >= empty);
 }
+
+#[test]
+fn where_nobody_hands_on_only_who_was_asked_answers() {
+    for strict in [false, true] {
+        let mut pending = Pending::new(Shard(0), 3);
+        pending.strict = strict;
+        let first = pending.expect(Shard(1), Kind::Plain, false);
+        let second = pending.expect(Shard(1), Kind::Plain, false);
+        let parts = sum(&mut pending, &[1, 2]);
+        for id in [parts[0], second, first] {
+            assert_eq!(came(&mut pending, 2, id, &number(1)), !strict, "{id}");
+            assert_eq!(came(&mut pending, 1, id, &number(1)), strict, "{id}");
+        }
+        assert!(came(&mut pending, 2, parts[1], &number(2)));
+        assert_eq!(collected(&mut pending), "1 1 3 ");
+    }
+}
+
+#[test]
+fn what_a_shard_does_not_answer_is_given_up_and_what_it_answers_later_is_dropped() {
+    for inner in [None, Some(text("inner"))] {
+        let mut pending = Pending::new(Shard(0), 3);
+        let first = pending.expect(Shard(1), Kind::Write, false);
+        let step = pending.expect_inner(Shard(1), Kind::Both);
+        let parts = sum(&mut pending, &[1, 2]);
+        pending.give_up(Shard(1), &number(7), inner.as_deref(), &mut Plain);
+        assert!(came(&mut pending, 2, parts[1], &number(1)));
+        assert!(!came(&mut pending, 1, first, &number(5)), "it is dropped");
+        assert!(!came(&mut pending, 1, parts[0], &number(5)));
+        assert_eq!(came(&mut pending, 1, step, &text("late")), inner.is_none());
+        assert_eq!(pending.take_inner()[0].answer, inner.unwrap_or_else(|| text("late")));
+        assert_eq!(collected(&mut pending), "7 8 ");
+        assert!(!pending.must_wait(Kind::Derived, None));
+    }
+}

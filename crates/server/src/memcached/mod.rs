@@ -110,6 +110,20 @@ fn removes(request: &Request<'_>) -> bool {
     matches!(request, Request::Delete { .. } | Request::MetaDelete(_) | Request::FlushAll { .. })
 }
 
+/// Whether nothing of what comes of a request is told, not even that it has failed: its client does not read an answer.
+fn is_silent(request: &Request<'_>) -> bool {
+    match *request {
+        Request::Store { noreply, .. }
+        | Request::TooLarge { noreply, .. }
+        | Request::Count { noreply, .. }
+        | Request::Delete { noreply, .. }
+        | Request::Touch { noreply, .. }
+        | Request::FlushAll { noreply, .. } => noreply,
+        Request::Invoke { reply, .. } => !reply,
+        _ => false,
+    }
+}
+
 /// The key that a request touches first.
 #[inline]
 fn first_key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
@@ -281,7 +295,7 @@ impl ShardService {
         work.held.set_whole(work.connection.session.expects());
         let before = work.out.len();
         let flow = match failure {
-            Some(error) => self.figures.memcached_failed(&error, false, work),
+            Some(error) => self.figures.memcached_failed(&error, is_silent(request), work),
             None => self.memcached_request(request, work),
         };
         if let Some(shards) = &mut self.others.shards
@@ -330,7 +344,8 @@ impl ShardService {
             && !(removes(request) && self.stores.takes_removals())
         {
             let before = work.out.len();
-            self.figures.memcached_refused(&format!("SERVER_ERROR {why}"), work);
+            self.figures.stats.errors += 1;
+            answer_unless(is_silent(request), &format!("SERVER_ERROR {why}"), work);
             note_refusal(before, work);
             return Flow::Next;
         }

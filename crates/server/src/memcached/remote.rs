@@ -6,9 +6,9 @@
 use super::items::TOO_LARGE;
 use super::question::{AnswerWords, Crossing};
 use super::stats::merge_of;
-use super::{answer_unless, writes};
+use super::{answer_unless, is_silent, writes};
 use crate::resp::{
-    Flow, Form, LOCKED_FOR_LONG, LockTurn, ShardService, Turn, Waiting, after_of, encoder,
+    Flow, Form, LockTurn, ShardService, Turn, Waiting, after_of, encoder, locked_for_long,
     pending_of,
 };
 use headwater_base::{Placement, Shard};
@@ -112,8 +112,9 @@ impl ShardService {
                 return match self.item_is_held(&command, work)? {
                     ItemWait::Waits => Some(Flow::Parked),
                     ItemWait::Late => {
-                        let line = format!("SERVER_ERROR {LOCKED_FOR_LONG}");
-                        self.figures.memcached_refused(&line, work);
+                        self.figures.stats.errors += 1;
+                        let line = format!("SERVER_ERROR {}", locked_for_long(me));
+                        answer_unless(is_silent(request), &line, work);
                         Some(Flow::Next)
                     }
                 };
@@ -238,15 +239,17 @@ impl ShardService {
         self.collect_own(work);
     }
 
-    /// Where the key of something lives that was sent here, if that is not here.
+    /// Where the keys of something live that was sent here, if that is not here; `None` of those: at several shards.
     pub(crate) fn new_home_of_item(
         &self,
         placement: &Placement,
         command: &ItemCommand<'_>,
-    ) -> Option<Shard> {
+    ) -> Option<Option<Shard>> {
         let shards = self.others.shards.as_ref()?;
         match route(placement, shards.outbox.shards(), command) {
-            To::At(home) if shards.me != home => Some(home),
+            To::At(home) if shards.me != home => Some(Some(home)),
+            // In one process it was divided by the map of that moment.
+            To::Parts(Merge::Values(_), _) if shards.outbox.are_apart() => Some(None),
             _ => None,
         }
     }
@@ -265,7 +268,8 @@ impl ShardService {
                 return Flow::Parked;
             }
             Some(ItemWait::Late) => {
-                encoder(work).error("SERVER_ERROR", format_args!("{LOCKED_FOR_LONG}"));
+                let why = locked_for_long(self.others.me());
+                encoder(work).error("SERVER_ERROR", format_args!("{why}"));
                 return Flow::Next;
             }
             None => {}

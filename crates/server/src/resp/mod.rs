@@ -72,8 +72,10 @@ pub use checking::check_config;
 pub(crate) use dispatch::foreign;
 pub(crate) use entrance::{CommonEntrance, PROTECTED};
 pub(crate) use info::cpu_seconds;
-pub(crate) use monitor::CommonMonitors;
-pub(crate) use remote::{LOCKED_FOR_LONG, LockTurn, LockWait, after_of, pending_of};
+#[cfg(test)]
+pub(crate) use monitor::monitored_example;
+pub(crate) use monitor::{CommonMonitors, is_monitored};
+pub(crate) use remote::{LockTurn, LockWait, after_of, locked_for_long, pending_of};
 pub(crate) use reply::Form;
 pub(crate) use rights::NotAllowed;
 pub(crate) use session::{Origin, Session, Waiting};

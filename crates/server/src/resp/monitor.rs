@@ -1,7 +1,7 @@
 //! MONITOR: what all clients ask, line by line, for whoever administers the server.
 //!
-//! A shard writes a line for each request of its clients as it begins to execute it, and sends it to the shards that have monitors.
-//! What administers the server is not shown, nor are passwords. A request of a transaction is shown when EXEC is. What a
+//! A shard notes each request of its clients as it begins to execute it, and tells the shards that have monitors: what was asked, when, and for whom.
+//! The line that a monitor reads is written where that is. What administers the server is not shown, nor are passwords. A request of a transaction is shown when EXEC is. What a
 //! monitor asks itself is not shown to it.
 //!
 //! # Cost
@@ -14,12 +14,16 @@ use crate::connections::Connections;
 use crate::shards::{ShardMessage, Transport};
 use core::fmt::Write;
 use headwater_base::Shard;
+use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
 use headwater_command::{Args, Flags, Id, OwnedArgs, Reply, Spec};
 use headwater_protocol::resp::find;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A request that hides more words is none.
+const HIDDEN_MAX: usize = 1 << 20;
 
 /// Where somebody monitors.
 #[derive(Clone, Debug, Default)]
@@ -93,16 +97,17 @@ impl ShardService {
         {
             return;
         }
-        let line = line(spec, args, &work.connection.peer.to_string());
+        let mut shown = Vec::new();
+        note_request(spec, args, &work.connection.peer.to_string(), &mut shown);
         for at in self.pushes.monitors.common.shards() {
             match &mut self.others.shards {
                 Some(shards) if at != shards.me => {
                     let batch = shards.outbox.to(at);
-                    batch.bytes.extend_from_slice(&line);
+                    batch.bytes.extend_from_slice(&shown);
                     let end = batch.bytes.len();
                     batch.messages.push(ShardMessage::Monitored { end });
                 }
-                _ => self.show_line(&line, Some(work.connection.id), work.peers),
+                _ => self.show_noted(&shown, Some(work.connection.id), work.peers),
             }
         }
     }
@@ -149,36 +154,63 @@ impl ShardService {
         }
     }
 
-    /// Writes a line to the monitors of this shard but for the one that is being served.
-    pub(super) fn show_line(
+    /// Shows a request, as it crosses between shards, to the monitors of this shard but for the one that is being served.
+    pub(super) fn show_noted(
         &self,
-        line: &[u8],
+        shown: &[u8],
         served: Option<ConnectionId>,
         connections: &mut Connections<Session>,
     ) {
+        let Some(line) = line_of(shown) else { return };
         let most =
             (self.settings.lowered.clients.pubsub_output_bytes_max, self.bound.clients_bytes_max);
         for &id in self.pushes.monitors.own.iter().filter(|id| Some(**id) != served) {
-            connections.deliver(id, line, most);
+            connections.deliver(id, &line, most);
         }
     }
 }
 
-/// A request as monitors are shown it: when, for whom, and its words without secrets.
-fn line(spec: &Spec, args: Args<'_>, client: &str) -> Vec<u8> {
+/// Writes a request as it crosses to monitors: the microsecond, for whom, how many of its last words are hidden, and its words without secrets.
+fn note_request(spec: &Spec, args: Args<'_>, client: &str, out: &mut Vec<u8>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut line = format!("+{}.{:06} [0 {client}]", now.as_secs(), now.subsec_micros());
     let words: Vec<&[u8]> = args.iter().collect();
-    let hidden = first_hidden(spec.full_name, &words);
-    for (at, word) in words.iter().enumerate() {
-        if at >= hidden {
-            line.push_str(" \"(redacted)\"");
-        } else {
-            push_quoted(&without_secrets(word), &mut line);
-        }
+    let shown = first_hidden(spec.full_name, &words).min(words.len());
+    put_u64(out, now.as_micros() as u64);
+    put_bytes(out, client.as_bytes());
+    put_u32(out, words.len() - shown);
+    words[..shown].iter().for_each(|word| put_bytes(out, &without_secrets(word)));
+}
+
+/// The line that shows a request; `None`: the bytes are none.
+fn line_of(shown: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = WireReader::of(shown);
+    let (micros, client, hidden) = (bytes.u64()?, bytes.text()?, bytes.u32()?);
+    if client.contains(char::is_control) || hidden > HIDDEN_MAX {
+        return None;
     }
+    let (secs, micros) = (micros / 1_000_000, micros % 1_000_000);
+    let mut line = format!("+{secs}.{micros:06} [0 {client}]");
+    while !bytes.rest().is_empty() {
+        push_quoted(bytes.bytes()?, &mut line);
+    }
+    (0..hidden).for_each(|_| line.push_str(" \"(redacted)\""));
     line.push_str("\r\n");
-    line.into_bytes()
+    Some(line.into_bytes())
+}
+
+/// Whether bytes are a request as it crosses to monitors.
+pub(crate) fn is_monitored(bytes: &[u8]) -> bool {
+    line_of(bytes).is_some()
+}
+
+/// A request as it crosses.
+#[cfg(test)]
+pub(crate) fn monitored_example() -> Vec<u8> {
+    let mut bytes = vec![7; 8];
+    put_bytes(&mut bytes, b"1.2.3.4:5");
+    put_u32(&mut bytes, 1);
+    [&b"AUTH"[..], b"ann"].iter().for_each(|word| put_bytes(&mut bytes, word));
+    bytes
 }
 
 /// A word in quotes, in printable characters.
@@ -213,9 +245,30 @@ mod tests {
         ] {
             let owned: OwnedArgs = words.iter().map(|word| word.as_bytes()).collect();
             let spec = find(owned.args()).ok().unwrap();
-            let line = String::from_utf8(line(spec, owned.args(), "1.2.3.4:5")).unwrap();
+            let mut noted = Vec::new();
+            note_request(spec, owned.args(), "1.2.3.4:5", &mut noted);
+            let line = String::from_utf8(line_of(&noted).unwrap()).unwrap();
             let end = format!(" [0 1.2.3.4:5] {shown}\r\n");
             assert!(line.starts_with('+') && line.ends_with(&end), "{line}");
         }
+    }
+
+    /// What crosses has no word of a client's protocol, and cannot bring any into a line.
+    #[test]
+    fn what_is_no_request_is_not_shown() {
+        let noted = monitored_example();
+        let line = line_of(&noted).unwrap();
+        let text = "+506381209866.536711 [0 1.2.3.4:5] \"AUTH\" \"ann\" \"(redacted)\"\r\n";
+        assert_eq!(String::from_utf8(line).unwrap(), text);
+        for end in 0..noted.len() {
+            let is_between = end == noted.len() - 7 || end == noted.len() - 15;
+            assert_eq!(is_monitored(&noted[..end]), is_between, "{end}");
+        }
+        let mut wrong = noted.clone();
+        wrong[12] = b'\n';
+        assert!(!is_monitored(&wrong) && !is_monitored(b"+1.0 [0 a] \"GET\"\r\n"));
+        let mut hides = noted;
+        hides[21..25].fill(0xff);
+        assert!(!is_monitored(&hides), "so many words no request has");
     }
 }

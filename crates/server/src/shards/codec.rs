@@ -1,7 +1,7 @@
 //! Messages between shards as bytes: what goes over a link between processes.
 //!
-//! A frame has one batch, and its number among those of its direction ([`FrameSequence`](super::FrameSequence)): all that one shard has written to another in
-//! a turn of its loop. What is about the process that both
+//! A frame has one batch, its number among those of its direction ([`FrameSequence`](super::FrameSequence)), and a checksum of all of that: what one
+//! shard has written to another in a turn of its loop. What is about the process that both
 //! would share (clients that change their thread, rounds in which all stand still, metrics, settings) has no form: between processes it
 //! is not said.
 //!
@@ -12,11 +12,14 @@
 //! - L1. What is read of a frame can be taken in without a look at its places: they lie in its bytes, in order.
 //! - L2. Nothing of a frame is taken in unless all of it is what a shard would write: requests, answers and changes in it are
 //!   whole, and name shards that there are.
+//! - L3. Nothing of a frame is taken in whose bytes have changed on their way.
 
 use super::message::{MessageBatch, ShardMessage};
 use crate::connection::ConnectionId;
-use crate::resp::{Note, Origin, TrackingNote, are_changes, are_copies};
+use crate::keeping::read_definitions;
+use crate::resp::{Note, Origin, TrackingNote, are_changes, are_copies, is_monitored};
 use headwater_base::Shard;
+use headwater_base::hash::stable_hash;
 use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_node::{Packet, RemoteMessage};
 use headwater_router::{are_answers, are_requests};
@@ -68,6 +71,19 @@ pub(crate) struct Sender {
     pub(crate) format: u16,
 }
 
+/// Bytes of a frame's checksum.
+const SEAL_BYTES: usize = 8;
+
+fn sum_of(content: &[u8]) -> [u8; SEAL_BYTES] {
+    stable_hash(0, content).to_le_bytes()
+}
+
+/// Ends a frame's content, which begins at `start`, with its checksum (L3).
+pub(crate) fn seal(start: usize, out: &mut Vec<u8>) {
+    let sum = sum_of(&out[start..]);
+    out.extend_from_slice(&sum);
+}
+
 /// Two shards never connect so often.
 const CONNECTIONS_MAX: u64 = 1 << 48;
 
@@ -97,6 +113,7 @@ impl MessageBatch {
                 return Err(Unsayable);
             }
         }
+        seal(start, out);
         Ok(())
     }
 
@@ -105,8 +122,11 @@ impl MessageBatch {
     /// # Errors
     /// Why these bytes were not written there by [`MessageBatch::write`].
     pub(crate) fn read(frame: &[u8], sender: &Sender) -> Result<(u64, Self), &'static str> {
+        let sealed = frame.split_last_chunk::<SEAL_BYTES>();
+        let content = sealed.filter(|(content, sum)| sum_of(content) == **sum);
+        let (content, _) = content.ok_or("its bytes are not those that were written")?;
         let read =
-            Self::read_messages(frame, sender.format).ok_or("it is cut, or of another form")?;
+            Self::read_messages(content, sender.format).ok_or("it is cut, or of another form")?;
         read.1.fault(sender).map_or(Ok(read), Err)
     }
 
@@ -123,10 +143,10 @@ impl MessageBatch {
             begin = end;
             let (is_right, otherwise) = match message {
                 ShardMessage::Asks { .. } => {
-                    (are_requests(bytes, shards), "a request cannot be read")
+                    (are_requests(bytes, sender.shard, shards), "a request cannot be read")
                 }
                 ShardMessage::HandedOn { origin, .. } => (
-                    origin.shard.0 < shards && are_requests(bytes, shards),
+                    origin.shard.0 < shards && are_requests(bytes, origin.shard, shards),
                     "a request that was handed on cannot be read",
                 ),
                 ShardMessage::Answers { .. } => (are_answers(bytes), "an answer cannot be read"),
@@ -135,6 +155,12 @@ impl MessageBatch {
                 }
                 ShardMessage::Copies { .. } => {
                     (are_copies(bytes), "a note of clients' copies cannot be read")
+                }
+                ShardMessage::Monitored { .. } => {
+                    (is_monitored(bytes), "a request for monitors cannot be read")
+                }
+                ShardMessage::Definitions { .. } => {
+                    (read_definitions(bytes).is_some(), "what is defined cannot be read")
                 }
                 ShardMessage::Packet(packet) => (
                     packet.epoch == sender.epoch && packet.connection < CONNECTIONS_MAX,
@@ -333,7 +359,7 @@ fn read_other(kind: u8, frame: &mut WireReader<'_>) -> Option<ShardMessage> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp::{changes_example, copies_example};
+    use crate::resp::{changes_example, copies_example, monitored_example};
     use headwater_command::{OwnedArgs, Reply, table};
     use headwater_model::rng::Rng;
     use headwater_router::{Ask, AskHeader, answer_of, write_answer, write_ask};
@@ -341,6 +367,10 @@ mod tests {
     fn sender(shard: u16) -> Sender {
         Sender { shard: Shard(shard), epoch: 0, shards: 10, format: 4 }
     }
+
+    /// One that has a kind, a name and a text of one byte each.
+    const DEFINITIONS: [u8; 19] =
+        [1, 0, 0, 0, 1, 0, 0, 0, b'a', 1, 0, 0, 0, b'b', 1, 0, 0, 0, b'c'];
 
     /// Batches with each kind of message.
     fn batches() -> Vec<MessageBatch> {
@@ -367,12 +397,12 @@ mod tests {
         say(&ask, &|end| ShardMessage::HandedOn { origin, end });
         say(b"", &|_| ShardMessage::Broken { session });
         say(&twice(&answer), &|end| ShardMessage::Answers { session, end });
-        say(b"a line", &|end| ShardMessage::Monitored { end });
+        say(&monitored_example(), &|end| ShardMessage::Monitored { end });
         say(b"", &|_| ShardMessage::Defined { digest: 1 << 60 });
         say(b"", &|_| ShardMessage::AskDefinitions);
         say(b"", &|_| ShardMessage::Leaves);
         say(b"", &|_| ShardMessage::Left);
-        say(b"all", &|end| ShardMessage::Definitions { end });
+        say(&DEFINITIONS, &|end| ShardMessage::Definitions { end });
         let notes = Note::examples().into_iter().map(Box::new);
         messages.extend(notes.map(ShardMessage::Watching));
         let notes = TrackingNote::examples().into_iter().map(Box::new);
@@ -428,15 +458,17 @@ mod tests {
                 }
                 ShardMessage::Changes { .. } => ShardMessage::Changes { end: cut },
                 ShardMessage::Copies { .. } => ShardMessage::Copies { end: cut },
+                ShardMessage::Monitored { .. } => ShardMessage::Monitored { end: cut },
+                ShardMessage::Definitions { .. } => ShardMessage::Definitions { end: cut },
                 _ => continue,
             };
             let bytes = content[..cut].to_vec();
             let batch = MessageBatch { bytes, messages: vec![message], ..MessageBatch::default() };
             refused.push(MessageBatch::read(&frame_of(&batch), &sender(0)).unwrap_err());
         }
-        assert_eq!(refused.len(), 5, "{refused:?}");
+        assert_eq!(refused.len(), 7, "{refused:?}");
         refused.dedup();
-        assert_eq!(refused.len(), 5, "each says what it is: {refused:?}");
+        assert_eq!(refused.len(), 7, "each says what it is: {refused:?}");
         // The same, of another shard, another life, and of fewer shards: the origin of what was handed on is none.
         let right = sender(1);
         for wrong in [
@@ -483,15 +515,32 @@ mod tests {
         let frames: Vec<u8> = batches().iter().flat_map(frame_of).collect();
         let names: Vec<u8> =
             (0..).map_while(table::spec_of).flat_map(|spec| spec.name.bytes()).collect();
-        let hash = |bytes: &[u8]| headwater_base::hash::stable_hash(0, bytes);
+        let hash = |bytes: &[u8]| stable_hash(0, bytes);
         let found = (frames.len(), hash(&frames), hash(&names));
-        assert_eq!(found, (1033, 13_731_644_460_551_045_136, 14_934_656_054_712_803_024));
+        assert_eq!(found, (1155, 1_044_383_873_499_113_491, 14_934_656_054_712_803_024));
     }
 
-    /// Whatever the bytes are: each message's lie in the batch's, and one follows the other (L1).
+    /// A bit of a frame that is another one on its way is noticed, whichever it is (L3).
+    #[test]
+    fn no_changed_bit_is_taken_in() {
+        let frame = frame_of(&batches()[0]);
+        for bit in 0..8 * frame.len() {
+            let mut changed = frame.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let why = MessageBatch::read(&changed, &sender(1)).unwrap_err();
+            assert_eq!(why, "its bytes are not those that were written", "bit {bit}");
+        }
+    }
+
+    /// Whatever the bytes are that a shard has written: each message's lie in the batch's, and one follows the other (L1).
     #[test]
     fn any_bytes_are_taken_in_or_refused() {
-        let frames: Vec<Vec<u8>> = batches().iter().map(frame_of).collect();
+        let content = |batch: &MessageBatch| {
+            let mut frame = frame_of(batch);
+            frame.truncate(frame.len() - SEAL_BYTES);
+            frame
+        };
+        let frames: Vec<Vec<u8>> = batches().iter().map(content).collect();
         let mut taken = 0;
         let rounds = std::env::var("HEADWATER_FUZZ_ROUNDS").ok();
         for round in 0..rounds.map_or(20_000, |text| text.parse().expect("a number")) {
@@ -506,6 +555,7 @@ mod tests {
                     _ => frame[at] ^= 1 << rng.below(8),
                 }
             }
+            seal(0, &mut frame);
             let Ok((_, batch)) = MessageBatch::read(&frame, &sender(1)) else { continue };
             taken += 1;
             let mut before = 0;

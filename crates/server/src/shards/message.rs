@@ -62,7 +62,7 @@ pub(crate) enum ShardMessage {
     },
     /// What a client has asked, for the monitors of the receiver.
     Monitored {
-        /// Where the line ends.
+        /// Where the bytes end.
         end: usize,
     },
     /// Something about clients' watches of ranges.

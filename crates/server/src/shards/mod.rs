@@ -22,11 +22,14 @@ mod position_waits;
 mod quiescing;
 mod recorded;
 mod sequence;
+mod stalls;
 mod transport;
 mod turns;
 
 pub(crate) use barrier::MoveRefusal;
 pub(crate) use codec::Sender;
+#[cfg(test)]
+pub(crate) use codec::seal;
 pub(crate) use comparison::DefinitionComparison;
 pub(crate) use count::settle;
 pub(crate) use departures::{Departures, KEPT_BYTES, KeptAsk};
@@ -38,6 +41,7 @@ pub(crate) use position_waits::{Awaiting, POSITIONS_WAIT_MAX, PositionWaits};
 pub(crate) use quiescing::{CommonStep, QuiesceRequest, QuiesceRound, Quiescing, WantedStep};
 pub(crate) use recorded::{FoundRecords, Recorded};
 pub(crate) use sequence::{FrameArrival, FrameSequence};
+pub(crate) use stalls::{STALLED_MAX, Stalls};
 pub(crate) use transport::{Outbox, Transport};
 
 use crate::connection::ConnectionId;
@@ -87,6 +91,8 @@ pub(crate) struct Shards {
     pub(crate) deferred: VecDeque<(ConnectionId, u64)>,
     /// Sessions whose next request waits until less waits for its shard.
     pub(crate) crowded: Vec<ConnectionId>,
+    /// What was seen of whether the others go on.
+    pub(crate) stalls: Stalls,
     /// What waits for other shards' owners.
     pub(crate) departures: Departures,
     /// Bytes of memory that parts may take which have been agreed to, by their transactions: other writes leave them free.
@@ -137,6 +143,7 @@ impl Shards {
             transactions,
             deferred,
             crowded,
+            stalls: Stalls::default(),
             departures,
             prepared,
             reserved: HashMap::new(),

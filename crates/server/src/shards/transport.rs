@@ -66,8 +66,6 @@ pub(crate) struct Transport {
     users: Arc<UserRegistry>,
     /// Batches of shards in other processes that were none.
     refused: AtomicU64,
-    /// How often the shard of this process has looked what has come, where the others are in other processes.
-    looked: AtomicU64,
     /// The loop of this process carries connections to others.
     loop_carries: AtomicBool,
     /// The shard of this process ends, and has no more connections to others than it has.
@@ -87,6 +85,8 @@ struct ShardInbox {
     coming: AtomicUsize,
     /// Bytes that nobody has taken yet.
     waiting: AtomicUsize,
+    /// How often the shard has looked what has come.
+    looked: AtomicU64,
 }
 
 /// One shard's side.
@@ -159,7 +159,6 @@ impl Transport {
             entrance,
             users,
             refused: AtomicU64::new(0),
-            looked: AtomicU64::new(0),
             loop_carries: AtomicBool::new(false),
             ends: AtomicBool::new(false),
         })
@@ -292,9 +291,9 @@ impl Transport {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// How often the shard of this process has looked what has come: one that goes on does so when it is [rung](Self::ring).
-    pub(crate) fn looked(&self) -> u64 {
-        self.looked.load(Ordering::Relaxed)
+    /// How often a shard of this process has looked what has come: one that goes on does so in each turn, and when it is [rung](Self::ring).
+    pub(crate) fn looked(&self, shard: Shard) -> u64 {
+        self.of(shard).looked.load(Ordering::Relaxed)
     }
 
     /// Bytes that a shard has not taken yet.
@@ -570,16 +569,18 @@ impl Outbox {
     /// Takes what has come.
     #[inline]
     pub(crate) fn take(&mut self) -> Vec<MessageBatch> {
-        if !self.transport.apart {
-            return self.transport.of(self.me).take();
-        }
-        self.transport.looked.fetch_add(1, Ordering::Relaxed);
         let mut batches = Vec::new();
         for line in self.lines.iter_mut().flatten() {
             line.read(&self.transport, &mut batches);
             line.look();
         }
-        batches.append(&mut self.transport.of(self.me).take());
+        let inbox = self.transport.of(self.me);
+        // Nobody else writes it.
+        inbox.looked.store(inbox.looked.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if batches.is_empty() {
+            return inbox.take();
+        }
+        batches.append(&mut inbox.take());
         batches
     }
 

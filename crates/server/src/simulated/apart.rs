@@ -105,6 +105,7 @@ fn run(count: u16, seed: u64, ends: &Restarts<'_>) -> Result<Ran, String> {
     world.faults.are_unnoticed = FRAMES_AS_THEY_COME.get();
     if seed.is_multiple_of(2) {
         (world.faults.twice, world.faults.overtaken, world.faults.lost) = (30, 300, 400);
+        world.faults.damaged = 300;
     }
     for _ in 0..5000 {
         if clients.draws.below(3) == 0 {
@@ -131,6 +132,7 @@ fn run(count: u16, seed: u64, ends: &Restarts<'_>) -> Result<Ran, String> {
     }
     let faults = world.faults;
     (world.faults.twice, world.faults.overtaken, world.faults.lost) = (0, 0, 0);
+    world.faults.damaged = 0;
     // What was lost last nobody misses: connections that lose something, and carry on, are none.
     world.cut_all();
     world.connect_all();

@@ -1,13 +1,16 @@
 //! What a network does to frames between processes.
 
 use super::world::Draws;
+use crate::shards::seal;
 use std::collections::VecDeque;
 
 /// One in so many frames meets with something; 0: none does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NetworkFaults {
-    /// Bytes of it change.
+    /// Bytes of it change on its way.
     pub(super) damaged: usize,
+    /// Its sender has written other bytes than it should have, and its checksum is theirs.
+    pub(super) forged: usize,
     /// It comes twice, at once or behind others.
     pub(super) twice: usize,
     /// It never comes.
@@ -22,6 +25,8 @@ pub(super) struct NetworkFaults {
     pub(super) dropped: u64,
     /// Frames that were refused, which has cut the connection.
     pub(super) refused: u64,
+    /// Frames that were taken, and are not as they were written.
+    pub(super) taken: u64,
 }
 
 impl NetworkFaults {
@@ -36,6 +41,12 @@ impl NetworkFaults {
         while at < frames.len() {
             if is(self.damaged, draws) {
                 damage(&mut frames[at], draws);
+            }
+            if is(self.forged, draws) {
+                let frame = &mut frames[at];
+                frame.truncate(frame.len() - 8);
+                damage(frame, draws);
+                seal(0, frame);
             }
             if is(self.twice, draws) {
                 let again = frames[at].clone();

@@ -17,9 +17,11 @@ mod busy;
 mod counting;
 mod damaged;
 mod faults;
+mod foreign;
 mod full;
 mod mirror;
 mod pipe;
+mod stalled;
 mod tests;
 mod world;
 

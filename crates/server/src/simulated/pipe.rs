@@ -27,6 +27,11 @@ impl Pipe {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it is this one.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The client sends these bytes.
     pub(super) fn ask(&self, bytes: &[u8]) {
         let mut state = self.state();

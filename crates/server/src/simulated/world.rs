@@ -14,6 +14,7 @@ use crate::shards::{
 use headwater_base::{Millis, Shard};
 use headwater_config::{Config, ShardCount};
 use headwater_model::server::place::{Place, Stream};
+use headwater_router::Frames;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
@@ -70,6 +71,8 @@ pub(super) struct World {
     pub(super) busy: Option<Busy>,
     /// Shards that stand still until all others do.
     meets: BTreeSet<usize>,
+    /// A shard that has no turn.
+    pub(super) stalled: Option<usize>,
     /// Partitions that have moved, or were to.
     pub(super) moves: u64,
     /// Between shards that are in processes of their own, from one to another: the connections that the first one has been told of, and whether
@@ -165,6 +168,7 @@ impl World {
             connected: 0,
             busy: None,
             meets: BTreeSet::new(),
+            stalled: None,
             moves: 0,
             links: BTreeMap::new(),
             config,
@@ -188,6 +192,44 @@ impl World {
     /// What the shards have said to one another about data.
     pub(super) fn packets_sent(&self) -> u64 {
         self.reactors.iter().map(|reactor| reactor.service.packets_sent()).sum()
+    }
+
+    /// Asks a shard for a client of another one, which does not know of that; so many answers are wanted.
+    pub(super) fn exchange(
+        &mut self,
+        (from, at): (usize, usize),
+        asks: Vec<u8>,
+        answers: usize,
+    ) -> Vec<u8> {
+        let (from, at) = (Shard(from as u16), Shard(at as u16));
+        let session = ConnectionId { slot: 1, number: 1 << 40 };
+        let messages = vec![ShardMessage::Asks { session, end: asks.len() }];
+        let batch = MessageBatch { from, bytes: asks, messages, connection: 1 };
+        let transport = self.transports[usize::from(at.0)].clone();
+        transport.bring(at, batch);
+        let (mut told, mut came) = (Vec::new(), 0);
+        let began = self.uptime;
+        while came < answers && self.uptime < began + PATIENCE {
+            self.turn();
+            for batch in transport.take_for(from) {
+                let mut begin = 0;
+                for message in &batch.messages {
+                    let end = message.end().unwrap_or(begin);
+                    if matches!(message, ShardMessage::Answers { .. }) {
+                        told.extend_from_slice(&batch.bytes[begin..end]);
+                    }
+                    begin = end;
+                }
+            }
+            let mut frames = Frames::of(&told);
+            came = core::iter::from_fn(|| frames.next_answer()).count();
+        }
+        told
+    }
+
+    /// What a shard has refused of what others have said.
+    pub(super) fn messages_refused(&self, at: usize) -> u64 {
+        self.transports[at].refused()
     }
 
     /// How many shards there are.
@@ -251,6 +293,7 @@ impl World {
                     .expect("it has a form");
                 frames.push_back(frame);
             }
+            let written = frames.clone();
             self.faults.suffer(&mut frames, &mut self.draws);
             let sender = self.sender(Shard(from as u16));
             for frame in frames {
@@ -263,6 +306,7 @@ impl World {
                 };
                 match read.map(|(number, batch)| (arrival(number), batch)) {
                     Ok((FrameArrival::Next, batch)) => {
+                        self.faults.taken += u64::from(!written.contains(&frame));
                         let batch = MessageBatch { connection: count, ..batch };
                         self.transports[at].bring(to, batch);
                     }
@@ -355,6 +399,12 @@ impl World {
         (pipe, peer)
     }
 
+    /// The shard of a client.
+    pub(super) fn shard_of(&self, pipe: &Pipe) -> usize {
+        let is_its = |client: &&Client| client.pipe.is_same(pipe);
+        self.clients.iter().find(is_its).map_or(usize::MAX, |client| client.shard)
+    }
+
     /// Has something happen.
     pub(super) fn step(&mut self) {
         if let Some(mut busy) = self.busy.take() {
@@ -377,7 +427,7 @@ impl World {
         } else if self.draws.below(8) == 0 {
             self.uptime += 1;
         }
-        if self.meets.contains(&at) {
+        if self.meets.contains(&at) || self.stalled == Some(at) {
             return;
         }
         let (later, meets) = self.set_aside(at);

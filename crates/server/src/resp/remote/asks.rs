@@ -8,6 +8,7 @@
 use super::after_of;
 use super::locks::{LockTurn, queue_of};
 use super::redoing::REDO;
+use crate::log::event;
 use crate::resp::bound::{KEY_BYTES, QueueRoom};
 use crate::resp::parts::OtherShards;
 use crate::resp::parts::Waits;
@@ -75,7 +76,13 @@ impl ShardService {
             let (is_current, apart) =
                 (header.placement == self.placement_digest(), self.others.are_apart());
             if !is_current || apart && names_keys(&ask) {
-                match self.new_home_of(&ask) {
+                let is_lock = matches!(ask, Ask::Lock { .. });
+                let home = match is_lock && !is_current {
+                    // Its partitions were found by another map.
+                    true => Some(None),
+                    false => self.new_home_of(&ask),
+                };
+                match home {
                     None => {}
                     Some(Some(home)) if !apart => {
                         open.take_back(work.out);
@@ -83,8 +90,15 @@ impl ShardService {
                         continue;
                     }
                     Some(_) => {
-                        let code = if matches!(ask, Ask::Lock { .. }) { MOVED } else { "TRYAGAIN" };
+                        if is_current {
+                            self.others.note_foreign_request(&mut work);
+                        }
+                        let code = if is_lock && !is_current { MOVED } else { "TRYAGAIN" };
                         encoder(&mut work).error(code, format_args!("{ANEW}"));
+                        if matches!(ask, Ask::Execute { .. }) {
+                            // Nobody waits for its locks any longer.
+                            begin_part(&ask, &mut work);
+                        }
                         self.end_ask(Flow::Next, open, &mut work);
                         continue;
                     }
@@ -102,30 +116,42 @@ impl ShardService {
     #[cold]
     fn new_home_of(&self, ask: &Ask<'_>) -> Option<Option<Shard>> {
         let (me, placement) = (self.others.me(), self.node.engine().placement()?);
+        let apart = self.others.are_apart();
+        let is_elsewhere = |request: &OwnedArgs| {
+            let args = request.args();
+            let keys = find(args).map(|spec| spec.keys.positions(args.len()));
+            let mut keys = keys.into_iter().flatten().filter_map(|at| args.get(at));
+            keys.any(|key| placement.home(key) != me)
+        };
         match ask {
             Ask::Command(spec, args) => {
                 let command = decode(spec, *args).ok()?;
                 match route(placement, spec, &command, *args) {
                     Route::At(home) if home != me => Some(Some(home)),
                     // What writes has been divided, and is of one shard's keys.
-                    Route::Several | Route::Steps(_) if self.others.are_apart() => Some(None),
+                    Route::Several | Route::Steps(_) if apart => Some(None),
+                    // So has what reads keys. In one process that was by the map of that moment, and what has got another home since had no
+                    // keys (`TABLE.SET`).
+                    Route::Read { .. } | Route::Parts { .. }
+                        if apart && spec.keys != KeyArgs::NONE =>
+                    {
+                        Some(None)
+                    }
                     _ => None,
                 }
             }
-            // Its partitions were found by another map.
-            Ask::Lock { .. } => Some(None),
-            Ask::Exec(requests) => {
-                let is_elsewhere = |request: &OwnedArgs| {
-                    let args = request.args();
-                    let keys = find(args).map(|spec| spec.keys.positions(args.len()));
-                    let mut keys = keys.into_iter().flatten().filter_map(|at| args.get(at));
-                    keys.any(|key| placement.home(key) != me)
-                };
+            // They have their locks: only from another process could they be of keys that are not here.
+            Ask::Execute { .. } | Ask::Lock { .. } | Ask::Carry { .. } if !apart => None,
+            Ask::Exec(requests)
+            | Ask::Execute { requests, .. }
+            | Ask::Lock { prepare: requests, .. } => {
                 requests.iter().any(is_elsewhere).then_some(None)
             }
-            Ask::Item(command) => self.new_home_of_item(placement, command).map(Some),
-            Ask::Put(PutValue { key, .. }) => (placement.home(key) != me).then_some(None),
-            _ => None,
+            Ask::Item(command) => self.new_home_of_item(placement, command),
+            Ask::Put(PutValue { key, .. }) | Ask::Carry { key, .. } => {
+                (placement.home(key) != me).then_some(None)
+            }
+            Ask::Release { .. } => None,
         }
     }
 
@@ -280,15 +306,8 @@ impl ShardService {
                 }
             }
             Ask::Lock { .. } => self.lock(ask, frame, work),
-            Ask::Execute { transaction, shards, last, requests } => {
-                let part = TransactionPart {
-                    transaction: *transaction,
-                    shards: shards.clone(),
-                    last: *last,
-                };
-                if let Some(remote) = work.connection.session.remote() {
-                    remote.part = Some(part);
-                }
+            Ask::Execute { requests, .. } => {
+                begin_part(ask, work);
                 if let [request] = &requests[..]
                     && let Ok(spec) = find(request.args())
                 {
@@ -423,6 +442,22 @@ impl ShardService {
 }
 
 impl OtherShards {
+    /// A request of a shard in another process names keys that are not of this one by the map of both: no shard writes such a thing.
+    #[cold]
+    fn note_foreign_request(&self, work: &mut Turn<'_>) {
+        let Some(remote) = work.connection.session.remote() else { return };
+        if let Some(shards) = &self.shards {
+            shards.outbox.transport().count_refused();
+        }
+        event!(
+            warn,
+            "shards",
+            "foreign_request",
+            shard = remote.origin.shard.0,
+            "a shard has asked for keys that are not of this one: its request was refused"
+        );
+    }
+
     /// Hands a request on to the shard where its keys live now, which answers it.
     #[cold]
     fn hand_on_ask(&mut self, home: Shard, frame: &[u8], work: &Turn<'_>) {
@@ -482,8 +517,17 @@ impl Waits {
 fn names_keys(ask: &Ask<'_>) -> bool {
     match ask {
         Ask::Command(spec, _) => spec.keys != KeyArgs::NONE,
-        Ask::Exec(_) | Ask::Put(_) | Ask::Item(_) => true,
-        Ask::Lock { .. } | Ask::Execute { .. } | Ask::Release { .. } | Ask::Carry { .. } => false,
+        Ask::Release { .. } => false,
+        _ => true,
+    }
+}
+
+/// A part of a transaction is executed, or refused: behind the last one its locks are given back.
+fn begin_part(ask: &Ask<'_>, work: &mut Turn<'_>) {
+    let Ask::Execute { transaction, shards, last, .. } = ask else { return };
+    if let Some(remote) = work.connection.session.remote() {
+        let (transaction, shards, last) = (*transaction, shards.clone(), *last);
+        remote.part = Some(TransactionPart { transaction, shards, last });
     }
 }
 

@@ -50,6 +50,11 @@ fn is_moved(error: &[u8]) -> bool {
 }
 
 impl Coordinated {
+    /// Whether nothing of it was executed, or will be.
+    pub(crate) fn may_be_given_up(&self) -> bool {
+        self.transaction.may_be_given_up()
+    }
+
     /// Memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
         let requests = self.requests.iter().map(OwnedArgs::reserved_bytes);

@@ -7,7 +7,7 @@ use crate::resp::kept::removes;
 use crate::resp::parts::OtherShards;
 use crate::resp::session::{Queue, Session, TransactionPart, Waiting};
 use crate::resp::{Flow, ShardService, Turn, encoder};
-use headwater_base::Millis;
+use headwater_base::{Millis, Shard};
 use headwater_command::{
     Args, Command, Data, Flags, Joins, Keys, OwnedArgs, Reply, Spec, Strings, Tables, Transaction,
 };
@@ -27,8 +27,13 @@ pub(crate) struct LockWait {
 /// How long a lock may be waited for, in milliseconds.
 pub(super) const LOCK_WAIT_MAX: u64 = 5000;
 
-pub(crate) const LATE: &str =
-    "others were at keys of this request for too long: nothing was executed, try again";
+/// Why a request is refused that has waited so long for locks of this shard.
+pub(crate) fn locked_for_long(me: Shard) -> String {
+    let Shard(shard) = me;
+    format!(
+        "others were at keys of this request at shard {shard} for too long: nothing was executed, try again"
+    )
+}
 
 /// What a shard has against its part of a transaction, or nothing.
 enum Objection {
@@ -77,12 +82,13 @@ impl ShardService {
         if let Some(remote) = work.connection.session.remote() {
             remote.is_in_transaction = true;
         }
-        if !self.has_lock(transaction, set, now + wait, frame, work) {
+        if !self.has_lock(transaction, set, now.saturating_add(*wait), frame, work) {
             return if work.connection.session.waiting.is_some() {
                 Flow::Parked
             } else {
                 self.others.unlock(Owner::Transaction(transaction), work.peers);
-                encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
+                let why = locked_for_long(self.others.me());
+                encoder(work).error("TRYAGAIN", format_args!("{why}"));
                 Flow::Next
             };
         }
@@ -416,7 +422,8 @@ impl ShardService {
                 if work.connection.session.queue.is_some() {
                     self.discard(work);
                 }
-                encoder(work).error("TRYAGAIN", format_args!("{LATE}"));
+                let why = locked_for_long(self.others.me());
+                encoder(work).error("TRYAGAIN", format_args!("{why}"));
                 Flow::Next
             }
             LockTurn::Granted => {
@@ -468,7 +475,8 @@ impl OtherShards {
         if let Owner::Transaction(transaction) = owner {
             shards.prepared.remove(&transaction);
             let reserved = shards.reserved.remove(&transaction).unwrap_or(0);
-            shards.reserved_bytes -= reserved;
+            // Whoever has said a number that cannot be has reserved less.
+            shards.reserved_bytes = shards.reserved_bytes.saturating_sub(reserved);
         }
         let granted = shards.locks.release(owner);
         self.wake_granted(&granted, connections);

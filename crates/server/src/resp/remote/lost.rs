@@ -15,8 +15,8 @@ use crate::connections::Connections;
 use crate::log::event;
 use crate::resp::ShardService;
 use crate::resp::session::{Session, Waiting};
-use crate::shards::{KEPT_BYTES, KeptAsk};
-use headwater_base::{Millis, Shard};
+use crate::shards::{KEPT_BYTES, KeptAsk, STALLED_MAX};
+use headwater_base::{Millis, Shard, ShardRefusal};
 use headwater_command::Reply;
 use headwater_router::{Owner, answer_of};
 use std::collections::HashSet;
@@ -117,10 +117,60 @@ impl ShardService {
         self.tell_definitions(with);
     }
 
-    /// Answers what could not be sent, and has loads fail whose home is lost for long.
+    /// A shard of this process does not go on: who waits for what it would answer is told. It executes that when it does. A transaction that has begun
+    /// runs to its end all the same.
+    #[cold]
+    fn give_up_waits(&mut self, at: Shard, is_new: bool, connections: &mut Connections<Session>) {
+        if is_new {
+            event!(
+                error,
+                "shards",
+                "stalled",
+                shard = at.0,
+                "the shard has had no turn for a minute: who waits for it is told"
+            );
+        }
+        let refusal = |what: &str| {
+            let text =
+                format!("shard {} has not gone on for {} s: {what}", at.0, STALLED_MAX / 1000);
+            ShardRefusal { code: String::from("BUSY"), text }
+        };
+        let answer = |refusal: &ShardRefusal| {
+            answer_of(|out| out.error(&refusal.code, format_args!("{}", refusal.text)))
+        };
+        let nothing = refusal("nothing was executed");
+        let (unknown, undone) =
+            (answer(&refusal("nobody knows whether this is executed there")), answer(&nothing));
+        let with_requests = connections.iter().filter(|it| it.session.pending_requests().is_some());
+        for id in with_requests.map(|it| it.id).collect::<Vec<_>>() {
+            let Some(connection) = connections.get_mut(id) else { continue };
+            let mut form = ClientForm::of(&connection.session);
+            let is_undone = match connection.session.waiting.as_deref() {
+                Some(Waiting::Coordinated(it)) => it.may_be_given_up(),
+                _ => false,
+            };
+            if let Some(pending) = connection.session.pending() {
+                pending.give_up(at, &unknown, is_undone.then_some(&*undone), &mut form);
+            }
+            self.answers_came(id, connections);
+        }
+        self.refuse_watches(at, &nothing);
+        self.pushes.wake_watchers(connections);
+    }
+
+    /// Answers what could not be sent, and has loads fail whose home is lost for long; or has nobody wait for a shard that does not go on.
     #[inline]
     pub(super) fn look_at_lost(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.others.shards else { return };
+        let now = self.time.uptime;
+        if !shards.outbox.are_apart() && shards.stalls.is_due(now) {
+            let transport = shards.outbox.transport();
+            let turns = (0..transport.shards()).map(|at| transport.looked(Shard(at)));
+            for (at, is_new) in shards.stalls.look(now, turns) {
+                self.give_up_waits(at, is_new, connections);
+            }
+            return;
+        }
         if shards.outbox.are_apart() {
             shards.peers.give_up_loads(self.node.engine_mut(), Millis(self.time.uptime));
             if !shards.departures.kept.is_empty() {

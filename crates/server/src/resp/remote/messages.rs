@@ -97,7 +97,7 @@ impl ShardService {
                     begin = end;
                 }
                 ShardMessage::Monitored { end } => {
-                    self.show_line(&bytes[begin..end], None, connections);
+                    self.show_noted(&bytes[begin..end], None, connections);
                     begin = end;
                 }
                 ShardMessage::Flow(message) => self.node.receive_remote(from, *message),
@@ -169,9 +169,12 @@ impl ShardService {
         };
         let mut frames = Frames::of(bytes);
         while let Some(frame) = frames.next_answer() {
-            positions.reach(from, Position(frame.position));
-            // One that nobody waits for is dropped.
-            pending.came((from, frame.id), frame.answer, frame.digests, &mut form);
+            if pending.came((from, frame.id), frame.answer, frame.digests, &mut form) {
+                positions.reach(from, Position(frame.position));
+            } else if let Some(shards) = &self.others.shards {
+                // One that nobody waits for is dropped.
+                shards.outbox.transport().count_refused();
+            }
         }
         for (at, undo) in pending.take_undo() {
             let id = pending.expect(at, Kind::Write, true);

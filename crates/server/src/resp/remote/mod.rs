@@ -41,7 +41,7 @@ use headwater_router::{
 
 pub(crate) use coordinate::Coordinated;
 pub(crate) use form::ClientForm;
-pub(crate) use locks::{LATE as LOCKED_FOR_LONG, LockTurn, LockWait};
+pub(crate) use locks::{LockTurn, LockWait, locked_for_long};
 #[cfg(test)]
 pub(crate) use moves::MovePart;
 pub(crate) use redoing::Redoing;
@@ -475,7 +475,9 @@ pub(crate) fn after_of(session: &Session, shards: &Shards) -> Vec<u64> {
 /// What other shards do for a session.
 pub(crate) fn pending_of<'s>(session: &'s mut Session, shards: &Shards) -> &'s mut Pending {
     if !matches!(session.across, Across::Client(_)) {
-        session.across = Across::Client(Box::new(Pending::new(shards.me, shards.outbox.shards())));
+        let mut pending = Pending::new(shards.me, shards.outbox.shards());
+        pending.strict = shards.outbox.are_apart();
+        session.across = Across::Client(Box::new(pending));
     }
     match &mut session.across {
         Across::Client(pending) => pending,

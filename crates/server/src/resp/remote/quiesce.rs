@@ -137,10 +137,15 @@ impl ShardService {
     /// Not all shards are quiescent in time: nothing is done.
     #[cold]
     fn give_up_round(&mut self, connections: &mut Connections<Session>) {
-        let text = "requests to other shards are not answered yet: try again";
         let Some(shards) = &mut self.others.shards else { return };
-        if let Some(wanted) = shards.quiescing.round.as_ref().map(|round| round.wanted) {
-            self.end_step(wanted, Some(MoveRefusal::For(String::from(text))), connections);
+        if let Some(round) = &shards.quiescing.round {
+            let missing: Vec<String> = round.missing.iter().map(|at| at.0.to_string()).collect();
+            let text = format!(
+                "requests of shard {} to others are not answered yet, after {QUIESCE_MAX} ms: try again",
+                missing.join(", ")
+            );
+            let wanted = round.wanted;
+            self.end_step(wanted, Some(MoveRefusal::For(text)), connections);
         }
         self.resume_all();
     }

@@ -45,3 +45,26 @@ fn who_leaves_while_waiting_is_forgotten() {
     assert!(stage.service.waits.tickets.is_empty());
     assert!(stage.answer(fetch, &[]).is_empty());
 }
+
+/// Whoever says that he reads no answer reads none, also where what he asked for has waited, and failed.
+#[test]
+fn a_failure_is_not_told_to_who_reads_no_answer() {
+    let mut stage = Stage::at(WireProtocol::Memcached);
+    let error = "SERVER_ERROR SOURCE source 'far': gone ";
+    for (request, told_why) in [
+        ("touch a 5\r\n", error),
+        ("touch a 5 noreply\r\n", ""),
+        ("delete a noreply\r\n", ""),
+        ("incr a 1 noreply\r\n", ""),
+        ("set a 0 0 1 noreply\r\n1\r\n", ""),
+        ("flush_all noreply\r\n", ""),
+    ] {
+        // Whatever it was that has waited: what is executed anew has failed.
+        assert_eq!(stage.serve(0, "get x|k\r\n"), told("", Stopped::Parked));
+        let fetch = stage.load();
+        stage.service.node_mut().engine_mut().loaded(fetch, Err(String::from("gone")));
+        assert_eq!(stage.woken(), [0]);
+        let answered = stage.serve(0, &format!("{request}mn\r\n"));
+        assert_eq!(answered, told(&format!("{told_why}MN "), Stopped::Incomplete), "{request}");
+    }
+}

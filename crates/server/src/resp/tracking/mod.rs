@@ -322,9 +322,9 @@ impl Tracking {
         };
         let (shard, target) = target;
         if shard != self.me {
-            let message =
-                [Version::Resp2, Version::Resp3].map(|version| message.bytes(version).to_vec());
-            reach.notes.push((shard, Note::Tell { session: id, to: target, message }));
+            let keys = message.keys.as_ref();
+            let keys = keys.map(|keys| keys.iter().map(|key| key.to_vec()).collect());
+            reach.notes.push((shard, Note::Tell { session: id, to: target, keys }));
             return;
         }
         let Some(session) = reach.session(target) else {

@@ -7,7 +7,6 @@ mod codec;
 
 use crate::connection::ConnectionId;
 use headwater_base::wire::{WireReader, put_bytes};
-use headwater_protocol::resp::Version;
 
 /// What is rare.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,14 +36,14 @@ pub(crate) enum Note {
         /// The other one, if it is there.
         id: Option<ConnectionId>,
     },
-    /// A message for a client of the receiver, for the sake of one of the sender.
+    /// A client of the receiver is told of keys, for the sake of one of the sender.
     Tell {
         /// Whom it concerns.
         session: ConnectionId,
         /// Who is told.
         to: ConnectionId,
-        /// It, in both versions of the protocol.
-        message: [Vec<u8>; 2],
+        /// The keys whose copies count no longer; `None`: all.
+        keys: Option<Vec<Vec<u8>>>,
     },
     /// Who should be told is gone.
     Untold {
@@ -116,11 +115,6 @@ pub(crate) fn copies_example() -> Vec<u8> {
         copy.write(&mut bytes);
     }
     bytes
-}
-
-/// The place of a version in a message's pair.
-pub(super) fn place(version: Version) -> usize {
-    usize::from(version == Version::Resp3)
 }
 
 #[cfg(test)]

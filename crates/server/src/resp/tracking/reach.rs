@@ -1,7 +1,7 @@
 //! Whom messages about copies reach, and the messages: those whose client is under way go behind its answer, others at once.
 
 use super::message;
-use super::note::{Note, place};
+use super::note::Note;
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::resp::session::{Origin, Session};
@@ -26,8 +26,9 @@ impl<'k> Message<'k> {
         Self { keys: None, encoded: Default::default() }
     }
 
+    /// It, as a client of this version reads it.
     pub(super) fn bytes(&self, version: Version) -> &[u8] {
-        self.encoded[place(version)].get_or_init(|| match &self.keys {
+        self.encoded[usize::from(version == Version::Resp3)].get_or_init(|| match &self.keys {
             Some(keys) => message::changed(version, keys.iter().copied()),
             None => message::all(version),
         })

@@ -4,8 +4,7 @@
 //! each key for the client's shard, and tells that shard which client has read it; when the key changes it tells the
 //! shard so, once. Both go in one order, so that the shard never takes a copy for an old one's news.
 
-use super::note::place;
-use super::reach::{Reach, hears};
+use super::reach::{Message, Reach, hears};
 use super::{Copy, Note, ShardService, Tracking};
 use crate::connection::ConnectionId;
 use crate::connections::Connections;
@@ -220,10 +219,14 @@ impl ShardService {
                     connections.wake(session);
                 }
             }
-            Note::Tell { session, to, message } => match connections.get(to) {
+            Note::Tell { session, to, keys } => match connections.get(to) {
                 Some(target) => {
                     if hears(&target.session) {
-                        let bytes = &message[place(target.session.version)];
+                        let message = match &keys {
+                            Some(keys) => Message::of(keys.iter().map(Vec::as_slice).collect()),
+                            None => Message::all(),
+                        };
+                        let bytes = message.bytes(target.session.version);
                         connections.tell(to, None, bytes, self.push_bytes_max());
                     }
                 }

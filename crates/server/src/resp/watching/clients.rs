@@ -7,9 +7,9 @@
 //!   not sent, for messages keep their order.
 //!
 //! # Cost
-//! A change is written once for each feed, with its position; each watch costs a lookup and a copy of the bytes.
+//! A change's words are written once, and its position for each kind of feed; each watch costs a lookup and a copy of the bytes.
 
-use super::note::{Asked, Begun, Missed, Since};
+use super::note::{Asked, Begun, KeyChange, Missed, Since};
 use super::outputs::Outputs;
 use super::position::{Marks, Positions};
 use crate::connection::ConnectionId;
@@ -102,12 +102,36 @@ pub(super) fn ended(id: u32, why: &str, version: Version) -> Vec<u8> {
     bytes
 }
 
-/// A text without a value is one of a key that is gone: what it is without the mark, and what ends it.
-fn cut_text(text: &[u8], version: Version) -> (&[u8], &'static [u8]) {
-    match text.split_last() {
-        Some((b'-', text)) if version == Version::Resp3 => (text, b"_\r\n"),
-        Some((b'-', text)) => (text, b"$-1\r\n"),
-        _ => (text, b""),
+/// A change in the words of a client's protocol, as it follows a position; what it has of key and value stays where it is.
+struct ChangeWords<'a> {
+    change: KeyChange<'a>,
+    /// What goes before the key.
+    lead: String,
+    /// What goes between it and the value.
+    middle: String,
+}
+
+impl<'a> ChangeWords<'a> {
+    /// Those of a change as it crosses; `None`: it is none.
+    fn of(change: &'a [u8]) -> Option<Self> {
+        let change = KeyChange::read(change)?;
+        let what = if change.value.is_some() { "set" } else { "del" };
+        let lead = format!("$3\r\n{what}\r\n${}\r\n", change.key.len());
+        let middle = match change.value {
+            Some(value) => format!("\r\n${}\r\n", value.len()),
+            None => String::from("\r\n"),
+        };
+        Some(Self { change, lead, middle })
+    }
+
+    /// All of it for a client of this version.
+    fn parts(&self, version: Version) -> [&[u8]; 5] {
+        let (value, end): (_, &[u8]) = match (self.change.value, version) {
+            (Some(value), _) => (value, b"\r\n"),
+            (None, Version::Resp3) => (&[][..], b"_\r\n"),
+            (None, Version::Resp2) => (&[][..], b"$-1\r\n"),
+        };
+        [self.lead.as_bytes(), self.change.key, self.middle.as_bytes(), value, end]
     }
 }
 
@@ -335,12 +359,11 @@ impl Clients {
         bulk(self.positions.text(marks.iter().copied()), out);
         let positions = &mut self.positions;
         let sent = &mut self.sent;
-        let mut change = |marks: &Marks, text: &[u8], out: &mut Vec<u8>| {
+        let mut change = |marks: &Marks, change: &[u8], out: &mut Vec<u8>| {
+            let Some(words) = ChangeWords::of(change) else { return };
             out.extend_from_slice(head);
             bulk(positions.text(marks.iter().copied()), out);
-            let (text, end) = cut_text(text, version);
-            out.extend_from_slice(text);
-            out.extend_from_slice(end);
+            words.parts(version).iter().for_each(|part| out.extend_from_slice(part));
             *sent += 1;
         };
         let at = |marks: &mut Marks, home: Shard, number: u64| {
@@ -357,9 +380,9 @@ impl Clients {
             }
             Some(missed) => {
                 for (home, last, missed) in missed {
-                    for (number, text) in missed.iter() {
+                    for (number, missed) in missed.iter() {
                         at(&mut marks, home, number);
-                        change(&marks, text, out);
+                        change(&marks, missed, out);
                     }
                     at(&mut marks, home, last);
                 }
@@ -367,9 +390,9 @@ impl Clients {
         }
         for early in early {
             match early {
-                Early::Change(home, number, text) => {
+                Early::Change(home, number, told) => {
                     at(&mut marks, home, number);
-                    change(&marks, &text, out);
+                    change(&marks, &told, out);
                 }
                 Early::Resync => {
                     out.extend_from_slice(&resync);
@@ -380,16 +403,17 @@ impl Clients {
         Ok(())
     }
 
-    /// Sends a change of a home to the watches of these feeds. `text` follows the position.
+    /// Sends a change of a home, as it crosses, to the watches of these feeds.
     pub(super) fn deliver(
         &mut self,
         home: Shard,
         number: u64,
         feeds: impl Iterator<Item = u32>,
-        text: &[u8],
+        change: &[u8],
         outputs: &mut Outputs<'_>,
     ) {
         self.heard[usize::from(home.0)] = number;
+        let Some(words) = ChangeWords::of(change) else { return };
         // The position of feeds at this home, and that of feeds at all.
         let mut position: [Option<Vec<u8>>; 2] = [None, None];
         for feed in feeds {
@@ -405,7 +429,7 @@ impl Clients {
             for &id in &feed.watches {
                 let Some(watch) = self.watches.get_mut(&id) else { continue };
                 if let Some(begin) = &mut watch.begin {
-                    begin.tell(home, number, text, outputs.most.0);
+                    begin.tell(home, number, change, outputs.most.0);
                     continue;
                 }
                 if watch.stalled {
@@ -415,12 +439,9 @@ impl Clients {
                 if watch.head.0 != version {
                     watch.head = (version, head("range-change", 6, id, version));
                 }
-                let (text, end) = cut_text(text, version);
-                if outputs.write(
-                    watch.connection,
-                    Some(home),
-                    &[&watch.head.1, position, text, end],
-                ) {
+                let [lead, key, middle, value, end] = words.parts(version);
+                let parts = [&watch.head.1, position, lead, key, middle, value, end];
+                if outputs.write(watch.connection, Some(home), &parts) {
                     self.sent += 1;
                 } else {
                     watch.stalled = true;
@@ -468,18 +489,18 @@ impl Clients {
 
 impl Begin {
     /// A home has told of a change.
-    fn tell(&mut self, home: Shard, number: u64, text: &[u8], most: usize) {
+    fn tell(&mut self, home: Shard, number: u64, change: &[u8], most: usize) {
         // What happened before the watch begins there is none of its.
         if self.missing.contains(&home) {
             return;
         }
-        self.early_bytes += text.len() + EARLY_BYTES;
+        self.early_bytes += change.len() + EARLY_BYTES;
         if self.early_bytes > most {
             if !matches!(self.early[..], [Early::Resync]) {
                 self.early = vec![Early::Resync];
             }
             return;
         }
-        self.early.push(Early::Change(home, number, text.into()));
+        self.early.push(Early::Change(home, number, change.into()));
     }
 }

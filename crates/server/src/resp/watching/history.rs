@@ -9,7 +9,7 @@
 //!   record reaches back: behind `floor`.
 //!
 //! # Cost
-//! A change of a kept range is recorded once, in its encoded form.
+//! A change of a kept range is recorded once, as it crosses between shards.
 
 use headwater_base::KeyRange;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum HistoryEvent {
-    /// A change of a key: the text that follows a position, and where the key is in it.
+    /// A change of a key as it crosses between shards, and where the key is in it.
     Change(Box<[u8]>, core::ops::Range<u32>),
     /// A range that had to be read again.
     Reset(KeyRange),
@@ -99,7 +99,7 @@ impl History {
         }
     }
 
-    /// Calls `each` with number and text of every change in `range` behind the number `from`; `false` where not all
+    /// Calls `each` with number and bytes of every change in `range` behind the number `from`; `false` where not all
     /// is known, after some calls perhaps.
     pub(super) fn replay(
         &self,

@@ -6,10 +6,10 @@
 //!   are followed anew as soon as that can be done; the takers are told to resync then.
 //!
 //! # Cost
-//! A change is encoded once, and goes once to each shard that takes it. A taker costs a lookup and a word.
+//! A change is written once, and goes once to each shard that takes it. A taker costs a lookup and a word.
 
 use super::history::History;
-use super::note::{Asked, Begun, Missed, Note, Since, write_change};
+use super::note::{Asked, Begun, Missed, Note, Since, begin_key_change, write_change};
 use super::outputs::Outputs;
 use super::{AGAIN, ShardService};
 use crate::resp::parts::Pushes;
@@ -19,9 +19,7 @@ use core::ops::Range;
 use hashbrown::HashMap;
 use headwater_base::hash::{KeyHashBuilder, Secret};
 use headwater_base::{KeyRange, Shard, ShardRefusal};
-use headwater_command::Reply;
 use headwater_engine::{EngineError, Follower, Notification, Stop, Ticket};
-use headwater_protocol::resp::{Encoder, Version};
 use std::collections::{BTreeSet, HashMap as Seeded};
 
 /// The history's own follower; those of ranges come behind it.
@@ -82,8 +80,8 @@ pub(super) struct Home {
     /// What the engine has told, and was not passed on yet.
     pub(super) inbox: Vec<Notification>,
     pub(super) history: History,
-    /// The text under construction.
-    pub(super) text: Vec<u8>,
+    /// The change under construction.
+    pub(super) change: Vec<u8>,
     /// Who takes the change that is being passed on.
     takers: Vec<(Shard, u32)>,
 }
@@ -101,19 +99,15 @@ impl Home {
             waiting: Vec::new(),
             inbox: Vec::new(),
             history: History::default(),
-            text: Vec::new(),
+            change: Vec::new(),
             takers: Vec::new(),
         }
     }
 
-    /// Begins the text of a change as it follows a position; gives where the key is.
-    pub(super) fn begin_text(&mut self, key: &[u8], set: bool) -> Range<usize> {
-        self.text.clear();
-        let mut out = Encoder::new(&mut self.text, Version::Resp3);
-        out.bulk(if set { b"set" } else { b"del" });
-        out.bulk(key);
-        let end = self.text.len() - 2;
-        end - key.len()..end
+    /// Begins the next change; gives where the key is.
+    pub(super) fn begin_change(&mut self, key: &[u8], set: bool) -> Range<usize> {
+        self.change.clear();
+        begin_key_change(key, set, &mut self.change)
     }
 
     /// Whether other shards than this one take something.
@@ -155,8 +149,8 @@ impl ShardService {
         let missed = match asked.from {
             Some(Since::Number(from)) if from <= number => {
                 let mut missed = Missed::default();
-                let known = home.history.replay(range, from, &mut |number, text| {
-                    missed.add(number, text);
+                let known = home.history.replay(range, from, &mut |number, change| {
+                    missed.add(number, change);
                 });
                 known.then_some(missed)
             }
@@ -239,7 +233,7 @@ impl ShardService {
         Some((by, watch, answer))
     }
 
-    /// Passes the change whose text is written on to those who take it, and records it.
+    /// Passes the change that is written on to those who take it, and records it.
     pub(super) fn pass_on(
         &mut self,
         followers: &[Follower],
@@ -256,14 +250,14 @@ impl ShardService {
             }
         }
         takers.sort_unstable();
-        let (number, text) = (home.number, core::mem::take(&mut home.text));
+        let (number, change) = (home.number, core::mem::take(&mut home.change));
         for one in takers.chunk_by(|one, other| one.0 == other.0) {
             let feeds = one.iter().map(|(_, feed)| *feed);
             if one[0].0 == me {
-                self.pushes.watching.clients.deliver(me, number, feeds, &text, outputs);
+                self.pushes.watching.clients.deliver(me, number, feeds, &change, outputs);
             } else if let Some(shards) = &mut self.others.shards {
                 let ToldBatch { batch, joins } = shards.outbox.tell(one[0].0, write);
-                write_change(number, feeds, &text, &mut batch.bytes);
+                write_change(number, feeds, &change, &mut batch.bytes);
                 let upto = batch.bytes.len();
                 match batch.messages.last_mut() {
                     Some(ShardMessage::Changes { end }) if joins => *end = upto,
@@ -273,10 +267,10 @@ impl ShardService {
         }
         let home = &mut self.pushes.watching.home;
         if followers.contains(&HISTORY) {
-            home.history.add(number, &text, key, most);
+            home.history.add(number, &change, key, most);
         }
         takers.clear();
-        (home.takers, home.text) = (takers, text);
+        (home.takers, home.change) = (takers, change);
     }
 
     /// What a range holds is not known any more: it has to be followed anew.
@@ -401,8 +395,13 @@ impl ShardService {
         }
         // What is watched there begins anew with the next connection.
         self.pushes.watching.clients.forget_retries(with);
-        for watch in self.pushes.watching.clients.missing_at(with) {
-            self.watch_answered(with, watch, Err(lost(with)));
+        self.refuse_watches(with, &lost(with));
+    }
+
+    /// What was to begin at another shard does not, and why.
+    pub(in crate::resp) fn refuse_watches(&mut self, at: Shard, why: &ShardRefusal) {
+        for watch in self.pushes.watching.clients.missing_at(at) {
+            self.watch_answered(at, watch, Err(why.clone()));
         }
     }
 

@@ -16,8 +16,8 @@
 //!   say what happened there in its order, and `Front` keeps it.
 //!
 //! # Cost
-//! A change is encoded once, but for its position and the head of its message with the watch's id; each watch costs a
-//! lookup and a copy of the bytes. Where nobody watches, a turn looks at three flags.
+//! A change is written once, as its key and its value, and crosses so; each watch costs a lookup, and a copy of the bytes between the few that its
+//! client's protocol has around them. Where nobody watches, a turn looks at three flags.
 
 mod clients;
 mod history;
@@ -45,7 +45,6 @@ use headwater_base::hash::Secret;
 use headwater_base::{KeyRange, Shard, ShardRefusal};
 use headwater_command::{Args, RangeWatch, Reply};
 use headwater_engine::{EngineError, Notification, NotifiedChange, Ticket};
-use headwater_protocol::resp::{Encoder, Version};
 use home::{HISTORY, Home};
 use note::{Asked, Begun, read_change};
 use outputs::{Outputs, Own};
@@ -303,7 +302,7 @@ impl ShardService {
         while let Some(change) = read_change(&mut bytes) {
             let feeds = change.feeds.iter().map(|feed| u32::from_le_bytes(*feed));
             let clients = &mut self.pushes.watching.clients;
-            clients.deliver(from, change.number, feeds, change.text, &mut outputs);
+            clients.deliver(from, change.number, feeds, change.change, &mut outputs);
         }
     }
 
@@ -438,19 +437,14 @@ impl ShardService {
                 home.number += 1;
                 match told.what {
                     NotifiedChange::Set { key, value } => {
-                        let place = home.begin_text(&key, true);
-                        let mut out = Encoder::new(&mut home.text, Version::Resp3);
-                        out.bulk_begin(value.len());
+                        let place = home.begin_change(&key, true);
                         let held = self.node.engine().held(value);
-                        held.parts().for_each(|part| out.bulk_part(part));
-                        out.bulk_end();
+                        held.parts().for_each(|part| home.change.extend_from_slice(part));
                         self.node.engine_mut().release(value);
                         self.pass_on(&told.followers, place, outputs);
                     }
                     NotifiedChange::Gone { key } => {
-                        let place = home.begin_text(&key, false);
-                        // The mark of a key that is gone, for which versions of the protocol have different words.
-                        home.text.push(b'-');
+                        let place = home.begin_change(&key, false);
                         self.pass_on(&told.followers, place, outputs);
                     }
                     NotifiedChange::Reset { range } => self.lose(&told.followers, &range),
@@ -486,7 +480,7 @@ impl Pushes {
 
 impl OtherShards {
     /// Which shard this is.
-    pub(super) fn me(&self) -> Shard {
+    pub(crate) fn me(&self) -> Shard {
         self.shards.as_ref().map_or(Shard(0), |shards| shards.me)
     }
 }

@@ -319,8 +319,8 @@ async fn take_pulse(shared: Rc<Shared>) {
         transport.ring(me);
         sleep(PULSE).await;
         let now = Instant::now();
-        if transport.looked() != looked {
-            (looked, moved) = (transport.looked(), now);
+        if transport.looked(me) != looked {
+            (looked, moved) = (transport.looked(me), now);
         }
         if (shared.settings.may_answer.0)() {
             answered = now;

@@ -100,7 +100,7 @@ impl Side {
                         self.outbox.set_connected(from, is);
                         self.told.push(is);
                     }
-                    ShardMessage::Monitored { end } => {
+                    ShardMessage::Publish { end, .. } => {
                         self.came.extend_from_slice(&bytes[begin..end]);
                         begin = end;
                     }
@@ -115,7 +115,7 @@ impl Side {
         let batch = self.outbox.to(to);
         batch.bytes.extend_from_slice(bytes);
         let end = batch.bytes.len();
-        batch.messages.push(ShardMessage::Monitored { end });
+        batch.messages.push(ShardMessage::Publish { name: 0, end });
         self.outbox.send(&crate::service::DurableWrites::default());
     }
 

@@ -2,7 +2,7 @@
 
 use super::{NOBODY, Note};
 use crate::connection::ConnectionId;
-use headwater_base::wire::{WireReader, put_bytes, put_u64};
+use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
 
 const PREFIX: u8 = 0;
 const OFF: u8 = 1;
@@ -32,11 +32,15 @@ impl Note {
                 put_u64(out, *number);
                 id.unwrap_or(NOBODY).write(out);
             }
-            Self::Tell { session, to, message } => {
+            Self::Tell { session, to, keys } => {
                 out.push(TELL);
                 session.write(out);
                 to.write(out);
-                message.iter().for_each(|bytes| put_bytes(out, bytes));
+                out.push(u8::from(keys.is_some()));
+                if let Some(keys) = keys {
+                    put_u32(out, keys.len());
+                    keys.iter().for_each(|key| put_bytes(out, key));
+                }
             }
             Self::Untold { session, number } => {
                 out.push(UNTOLD);
@@ -63,8 +67,11 @@ impl Note {
             }
             TELL => {
                 let (session, to) = (ConnectionId::read(bytes)?, ConnectionId::read(bytes)?);
-                let message = [bytes.bytes()?.to_vec(), bytes.bytes()?.to_vec()];
-                Self::Tell { session, to, message }
+                let keys = match bytes.flag()? {
+                    true => Some(bytes.list(4, |bytes| bytes.bytes().map(<[u8]>::to_vec))?),
+                    false => None,
+                };
+                Self::Tell { session, to, keys }
             }
             UNTOLD => Self::Untold { session: ConnectionId::read(bytes)?, number: bytes.u64()? },
             _ => return None,
@@ -81,7 +88,8 @@ impl Note {
             Self::Find { session, number: 7 },
             Self::Found { session, number: 7, id: Some(session) },
             Self::Found { session, number: 7, id: None },
-            Self::Tell { session, to: session, message: [b"a".to_vec(), Vec::new()] },
+            Self::Tell { session, to: session, keys: Some(vec![b"a".to_vec(), Vec::new()]) },
+            Self::Tell { session, to: session, keys: None },
             Self::Untold { session, number: 8 },
         ]
     }

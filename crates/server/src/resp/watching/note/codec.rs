@@ -1,5 +1,7 @@
 //! Notes about watches as bytes: what goes over a link between processes.
 
+#[cfg(test)]
+use super::key_change;
 use super::{Asked, Begun, Missed, Note, Since};
 use headwater_base::wire::{WireReader, put_bytes, put_u32, put_u64};
 use headwater_base::{KeyRange, ShardRefusal};
@@ -77,7 +79,7 @@ impl Note {
             }
             BEGUN => {
                 let (upto, is_known, missed) = (bytes.u64()?, bytes.flag()?, bytes.bytes()?);
-                let missed = is_known.then(|| Missed { bytes: missed.to_vec() });
+                let missed = if is_known { Some(Missed::read(missed)?) } else { None };
                 Self::Answer(number, Ok(Begun { number: upto, missed }))
             }
             REFUSED => {
@@ -96,7 +98,7 @@ impl Note {
         let asked =
             |from| Self::Begin(Asked { watch: 1, feed: 2, range: KeyRange::new(b"a", b"b"), from });
         let mut missed = Missed::default();
-        missed.add(5, b"text");
+        missed.add(5, &key_change(b"a", None));
         let refusal = ShardRefusal { code: String::from("ERR"), text: String::from("no") };
         vec![
             asked(None),
