@@ -27,6 +27,8 @@ struct Side {
     owners: watch::Sender<LinkedOwners>,
     /// Whether it was told that the other one is connected.
     told: Vec<bool>,
+    /// For how many milliseconds it had said nothing when it was lost last.
+    silent: u64,
     /// The bytes of the messages that have come.
     came: Vec<u8>,
 }
@@ -52,7 +54,7 @@ impl Side {
         let (owners, told) = watch::channel(vec![None, None]);
         let links = Links::start(settings, transport.clone(), told).unwrap();
         let (told, came) = (Vec::new(), Vec::new());
-        Self { transport, outbox, links: Some(links), owners, told, came }
+        Self { transport, outbox, links: Some(links), owners, told, silent: 0, came }
     }
 
     fn address(&self) -> String {
@@ -67,6 +69,9 @@ impl Side {
                 match message {
                     ShardMessage::Found | ShardMessage::Lost { .. } => {
                         let is = matches!(message, ShardMessage::Found);
+                        if let ShardMessage::Lost { silent } = message {
+                            self.silent = silent;
+                        }
                         self.outbox.set_connected(from, is);
                         self.told.push(is);
                     }
@@ -265,6 +270,12 @@ fn say(stream: &mut TcpStream, bytes: &[u8]) {
 
 /// A shard that is connected, and then says `bytes` and nothing more, is given up: how many messages were refused before that.
 fn given_up(bytes: &[u8]) -> u64 {
+    let one = giving_up(bytes);
+    one.transport.refused()
+}
+
+/// One that has given it up.
+fn giving_up(bytes: &[u8]) -> Side {
     let mut one = Side::start(settings(0, 1));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let owner = LinkedOwner { address: listener.local_addr().unwrap().to_string(), epoch: 3 };
@@ -278,14 +289,17 @@ fn given_up(bytes: &[u8]) -> u64 {
     stream.write_all(bytes).unwrap();
     one.until_lost();
     assert_eq!(one.told, [true, false]);
-    one.transport.refused()
+    one
 }
 
 #[test]
 fn who_says_nothing_any_more_is_given_up() {
-    assert_eq!(given_up(b""), 0);
     // The other is there, and then within a message.
-    assert_eq!(given_up(&[0, 0, 0, 0, 100, 0, 0, 0, 1]), 0);
+    for bytes in [&b""[..], &[0, 0, 0, 0, 100, 0, 0, 0, 1]] {
+        let one = giving_up(bytes);
+        assert_eq!(one.transport.refused(), 0);
+        assert!(one.silent >= 2_000, "it was heard {} ms ago", one.silent);
+    }
 }
 
 #[test]
