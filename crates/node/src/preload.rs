@@ -17,7 +17,14 @@ impl Node {
     /// Asks for what `command` needs and does not have here; the ticket of what it would wait for. Refusals are left to its
     /// execution.
     pub fn preload(&mut self, command: &Data<'_>) -> Option<Ticket> {
-        match preload(&mut self.engine, command) {
+        let accepted = match command {
+            Data::Ranges(Ranges::Range { read, .. } | Ranges::Prefix { read, .. }) => read.stale,
+            _ => 0,
+        };
+        self.engine.accept_age(accepted);
+        let loaded = preload(&mut self.engine, command);
+        self.engine.accept_age(0);
+        match loaded {
             Err(Stop::Wait(ticket)) => Some(ticket),
             Ok(()) | Err(Stop::Failed(_)) => None,
         }

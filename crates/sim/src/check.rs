@@ -77,7 +77,11 @@ impl World {
             let shown = || format!("{} = {}", key.escape_ascii(), value.escape_ascii());
             match values.iter().position(|other| *other == value) {
                 None => wrong = Err(format!("{}: it never was", shown())),
-                Some(at) if !lost && parked.seen.get(key).is_some_and(|&seen| at < seen) => {
+                Some(at)
+                    if !lost
+                        && parked.accepts == 0
+                        && parked.seen.get(key).is_some_and(|&seen| at < seen) =>
+                {
                     wrong = Err(format!("{}: the session knows of a later value", shown()));
                 }
                 Some(at) => found.push((key.to_vec(), at)),

@@ -184,7 +184,10 @@ impl World {
             self.shards[at].hear()?;
         }
         let one = &mut self.shards[at];
-        if let Some(wait) = one.peers.wait(&one.engine, &parked.after) {
+        // As where the connection is known to be lost: then nobody waits for what it would say.
+        if parked.accepts == 0
+            && let Some(wait) = one.peers.wait(&one.engine, &parked.after)
+        {
             parked.until = Until::Settled(wait);
             self.parked.push(parked);
             self.note("waits for positions");

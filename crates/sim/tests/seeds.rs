@@ -102,6 +102,20 @@ fn shards_answer_as_one() {
 }
 
 #[test]
+fn reads_that_accept_what_is_older_are_given_one_state_of_shards_that_are_not_heard() {
+    let mut older = 0;
+    for seed in 0..250 {
+        let seen = run(seed, |faults| {
+            (faults.accepts, faults.disks, faults.forgetful) = (true, true, false);
+            (faults.lost, faults.twice, faults.early) = (40, 20, 20);
+            (faults.slow, faults.moves, faults.slice_rows) = (0, 0, None);
+        });
+        older += seen.unwrap().get("answers that are older").copied().unwrap_or(0);
+    }
+    assert!(older >= 20, "there were {older}");
+}
+
+#[test]
 fn shards_answer_as_one_where_joins_look_at_values() {
     let first = LENSED_FROM + number("HEADWATER_SIM_FIRST").unwrap_or(0);
     answer_as_one(first..first + number("HEADWATER_SIM_SEEDS").unwrap_or(500));

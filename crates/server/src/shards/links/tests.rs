@@ -32,6 +32,8 @@ struct Side {
     owners: watch::Sender<LinkedOwners>,
     /// Whether it was told that the other one is connected.
     told: Vec<bool>,
+    /// For how many milliseconds it had said nothing when it was lost last.
+    silent: u64,
     /// The bytes of the messages that have come.
     came: Vec<u8>,
 }
@@ -68,7 +70,8 @@ impl Side {
         let links = Links::start(settings, transport.clone(), told).unwrap();
         let (told, came) = (Vec::new(), Vec::new());
         let begun = Instant::now();
-        Self { transport, outbox, poll, begun, links: Some(links), owners, told, came }
+        let links = Some(links);
+        Self { transport, outbox, poll, begun, links, owners, told, silent: 0, came }
     }
 
     fn address(&self) -> String {
@@ -97,6 +100,10 @@ impl Side {
                 match message {
                     ShardMessage::Found | ShardMessage::Lost { .. } => {
                         let is = matches!(message, ShardMessage::Found);
+                        if let ShardMessage::Lost { silent } = message {
+                            let now = self.begun.elapsed().as_millis() as u64;
+                            self.silent = self.outbox.silence(from, now).unwrap_or(silent);
+                        }
                         self.outbox.set_connected(from, is);
                         self.told.push(is);
                     }
@@ -309,13 +316,17 @@ fn say(stream: &mut TcpStream, bytes: &[u8]) {
 
 /// A shard that is connected, and then says `bytes` and nothing more, is given up, whoever carries the connection: how many messages were refused before that.
 fn given_up(bytes: &[u8]) -> u64 {
-    let [by_loop, by_thread] =
-        [true, false].map(|it| given_up_by(Side::start_with(settings(0, 1), it), bytes));
-    assert_eq!(by_loop, by_thread);
-    by_loop
+    let refused = giving_up(bytes).map(|one| one.transport.refused());
+    assert_eq!(refused[0], refused[1]);
+    refused[0]
 }
 
-fn given_up_by(mut one: Side, bytes: &[u8]) -> u64 {
+/// One whose loop carries the connection, and one whose thread does, that have given it up.
+fn giving_up(bytes: &[u8]) -> [Side; 2] {
+    [true, false].map(|by_loop| giving_up_by(Side::start_with(settings(0, 1), by_loop), bytes))
+}
+
+fn giving_up_by(mut one: Side, bytes: &[u8]) -> Side {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let owner = LinkedOwner { address: listener.local_addr().unwrap().to_string(), epoch: 3 };
     one.owners.send_modify(|owners| owners[1] = Some(owner));
@@ -328,14 +339,18 @@ fn given_up_by(mut one: Side, bytes: &[u8]) -> u64 {
     stream.write_all(bytes).unwrap();
     one.until_lost();
     assert_eq!(one.told, [true, false]);
-    one.transport.refused()
+    one
 }
 
 #[test]
 fn who_says_nothing_any_more_is_given_up() {
-    assert_eq!(given_up(b""), 0);
     // The other is there, and then within a message.
-    assert_eq!(given_up(&[0, 0, 0, 0, 100, 0, 0, 0, 1]), 0);
+    for bytes in [&b""[..], &[0, 0, 0, 0, 100, 0, 0, 0, 1]] {
+        for one in giving_up(bytes) {
+            assert_eq!(one.transport.refused(), 0);
+            assert!(one.silent >= 2_000, "it was heard {} ms ago", one.silent);
+        }
+    }
 }
 
 #[test]
