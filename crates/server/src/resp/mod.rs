@@ -26,6 +26,7 @@ mod clock;
 mod cluster;
 mod configure;
 mod connect;
+mod deadline;
 mod declared;
 mod dispatch;
 mod entrance;

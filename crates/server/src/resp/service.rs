@@ -8,12 +8,11 @@ use crate::connections::Connections;
 use crate::handover::Inherited;
 use crate::keeping::EmbeddedStore;
 use crate::memcached;
-use crate::memory::STORE_LOOK;
 use crate::service::{
     Bounds, DurableWrites, Handover, Served, Service, SocketNews, Stopped, Time, WARMED_MAX,
     WireProtocol,
 };
-use crate::shards::{DEFERRED_FOR, ShardMessage, Shards};
+use crate::shards::{ShardMessage, Shards};
 use headwater_base::Millis;
 use headwater_engine::{Effect, Value, ValueRef};
 use headwater_protocol::resp::peek_key;
@@ -181,7 +180,7 @@ impl Service for ShardService {
 
     fn socket_news(&mut self, at: usize, news: SocketNews) {
         if let Some(shards) = &mut self.others.shards {
-            shards.outbox.line_news(at, news);
+            shards.outbox.lines.news(at, news);
         }
     }
 
@@ -531,32 +530,7 @@ impl Service for ShardService {
     }
 
     fn deadline(&self) -> Option<u64> {
-        // A thread compiles beside the loop, and has no way to wake it.
-        let loading = self.node.engine().is_loading_functions().then(|| self.time.uptime + 1);
-        let (blocking, sources) =
-            (self.waits.blocking.next_deadline(), self.stores.hub.next_deadline());
-        let flows = self.flows_deadline();
-        let deferred = self.others.shards.as_ref().and_then(|shards| shards.deferred.front());
-        let deferred = deferred.map(|(_, since)| since + DEFERRED_FOR);
-        let awaited = self.others.shards.as_ref().and_then(|shards| shards.waits.next());
-        let crowded = self.others.is_any_crowded().then_some(self.time.uptime + 1);
-        let late_loads =
-            (!self.waits.late_loads.is_empty()).then_some(self.time.uptime + STORE_LOOK);
-        let engine = self.node.engine();
-        let goes_on = engine.goes_on() || engine.has_keyspace_events() || self.bound.lowers;
-        let goes_on = goes_on.then_some(self.time.uptime);
-        let lapses = self.others.shards.as_ref().is_some_and(|shards| shards.locks.may_lapse());
-        let lapses = lapses.then_some(self.time.uptime);
-        let loading = goes_on.or(lapses).or(loading).or(crowded);
-        blocking
-            .into_iter()
-            .chain(deferred)
-            .chain(awaited)
-            .chain(sources)
-            .chain(flows)
-            .chain(loading)
-            .chain(late_loads)
-            .min()
+        self.next_deadline()
     }
 
     fn stopping(&self) -> Option<&'static str> {

@@ -13,6 +13,7 @@ mod codec;
 mod comparison;
 mod count;
 mod departures;
+mod lines;
 pub(crate) mod links;
 mod message;
 mod names;

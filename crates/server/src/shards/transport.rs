@@ -5,7 +5,8 @@
 //! the order in which they were written.
 
 use super::barrier::Barrier;
-use super::links::{DirectLine, NewLine};
+use super::lines::DirectLines;
+use super::links::NewLine;
 use super::message::{MessageBatch, ShardMessage};
 use super::names::Heard;
 use super::outgoing::{Outgoing, ToldBatch};
@@ -17,11 +18,11 @@ use crate::memory::Common;
 use crate::resp::{
     CommonBackup, CommonCounts, CommonEntrance, CommonMonitors, SlowCommands, Spreads,
 };
-use crate::service::{DurableWrites, SocketNews};
+use crate::service::DurableWrites;
 use crate::sources;
 use crate::users::UserRegistry;
 use headwater_base::Shard;
-use mio::{Registry, Token, Waker};
+use mio::{Registry, Waker};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -99,11 +100,7 @@ pub(crate) struct Outbox {
     /// How shards in processes of their own are connected; empty where all are in one.
     connected: Vec<Connected>,
     /// Connections that this shard's loop carries, by shard.
-    lines: Vec<Option<DirectLine>>,
-    /// The turn's time, in milliseconds of the server's life.
-    now: u64,
-    /// Where they are registered, with a token that begins with this.
-    registry: Option<(Registry, usize)>,
+    pub(crate) lines: DirectLines,
     /// Bytes that may wait for a shard before no further ones are written to it.
     waiting_max: usize,
 }
@@ -364,18 +361,8 @@ impl Outbox {
         let apart = if transport.apart { transport.boxes.len() } else { 0 };
         let connected = vec![Connected::default(); apart];
         let (sent, waiting_max) = (SentCounts::default(), WAITING_MAX);
-        let lines = (0..apart).map(|_| None).collect();
-        Self {
-            me,
-            outgoing,
-            transport,
-            sent,
-            connected,
-            lines,
-            now: 0,
-            registry: None,
-            waiting_max,
-        }
+        let lines = DirectLines::new(apart);
+        Self { me, outgoing, transport, sent, connected, lines, waiting_max }
     }
 
     /// Whose it is.
@@ -418,20 +405,8 @@ impl Outbox {
         let Some(connected) = self.connected.get_mut(usize::from(shard.0)) else { return false };
         connected.count += u64::from(is);
         let count = connected.count;
-        if let (Some(line), Some((registry, _))) =
-            (self.lines[usize::from(shard.0)].take(), &self.registry)
-        {
-            // Its socket is closed, so that nothing comes of it either way.
-            let _gone = line.close(registry);
-        }
-        if let Some((registry, first)) = &self.registry
-            && is
-            && let Some(new) = self.transport.of(shard).line().take_if(|it| it.count() == count)
-        {
-            let token = Token(first + 2 * usize::from(shard.0) + (count % 2) as usize);
-            self.lines[usize::from(shard.0)] =
-                Some(DirectLine::new(new, (registry, token), self.now));
-        }
+        let line = self.transport.of(shard).line().take_if(|it| is && it.count() == count);
+        self.lines.replace(shard, (count, line));
         let connected = &mut self.connected[usize::from(shard.0)];
         // What was written for the one before is of no use for this one, and nobody is to wait until it is taken.
         self.outgoing[usize::from(shard.0)].clear();
@@ -454,8 +429,7 @@ impl Outbox {
 
     /// Whether something was written to other shards that is not handed over yet.
     pub(crate) fn has_unsent(&self) -> bool {
-        self.outgoing.iter().any(|to| to.bytes() > 0)
-            || self.lines.iter().flatten().any(DirectLine::has_unsent)
+        self.outgoing.iter().any(|to| to.bytes() > 0) || self.lines.has_unsent()
     }
 
     /// Whether that is so of any other shard.
@@ -468,33 +442,10 @@ impl Outbox {
         self.transport.of(self.me).batches.set_waker(waker);
     }
 
-    /// For how many milliseconds nothing has been heard over a connection that is carried here, `now` as in [`Self::turn`]; `None`: it is carried elsewhere.
-    pub(crate) fn silence(&self, shard: Shard, now: u64) -> Option<u64> {
-        let line = self.lines.get(usize::from(shard.0))?.as_ref()?;
-        Some(line.silence(now))
-    }
-
     /// Has this shard's loop carry connections to shards in processes of their own: what it waits for, and the token of the first shard's.
     pub(crate) fn set_registry(&mut self, registry: Registry, first: usize) {
-        self.registry = Some((registry, first));
+        self.lines.set_registry(registry, first);
         self.transport.loop_carries.store(true, Ordering::Relaxed);
-    }
-
-    /// There is news of a connection, whose token is so much behind the first one: two for each shard.
-    pub(crate) fn line_news(&mut self, at: usize, news: SocketNews) {
-        let (at, is_odd) = (at / 2, at % 2 == 1);
-        let line = self.lines.get_mut(at).and_then(Option::as_mut);
-        // There may be late news of the one before.
-        if let Some(line) = line.filter(|line| line.is_odd() == is_odd) {
-            line.take_news(news);
-        }
-    }
-
-    /// A turn begins; `now` in milliseconds of the server's life.
-    #[inline]
-    pub(crate) fn turn(&mut self, now: u64) {
-        self.now = now;
-        self.lines.iter_mut().flatten().for_each(|line| line.turn(now));
     }
 
     /// The barrier of all shards.
@@ -563,17 +514,13 @@ impl Outbox {
                 self.transport.boxes[at].put(batches.into_iter().flatten());
             }
         }
-        self.lines.iter_mut().flatten().for_each(|line| line.write(&self.transport));
+        self.lines.write(&self.transport);
     }
 
     /// Takes what has come.
     #[inline]
     pub(crate) fn take(&mut self) -> Vec<MessageBatch> {
-        let mut batches = Vec::new();
-        for line in self.lines.iter_mut().flatten() {
-            line.read(&self.transport, &mut batches);
-            line.look();
-        }
+        let mut batches = self.lines.read(&self.transport);
         let inbox = self.transport.of(self.me);
         // Nobody else writes it.
         inbox.looked.store(inbox.looked.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -597,8 +544,7 @@ impl Outbox {
 
     /// Whether this shard's loop may wait for sockets: there are no messages. It is woken when some come.
     pub(crate) fn may_sleep(&self) -> bool {
-        !self.lines.iter().flatten().any(DirectLine::is_readable)
-            && self.transport.of(self.me).batches.may_sleep()
+        !self.lines.is_any_readable() && self.transport.of(self.me).batches.may_sleep()
     }
 
     /// The loop waits no longer.

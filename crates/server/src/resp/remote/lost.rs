@@ -55,7 +55,7 @@ impl ShardService {
     ) {
         let now = Millis(self.time.uptime);
         let Some(shards) = &mut self.others.shards else { return };
-        let silent = shards.outbox.silence(with, now.0).unwrap_or(silent);
+        let silent = shards.outbox.lines.silence(with, now.0).unwrap_or(silent);
         if !shards.outbox.set_connected(with, false) {
             return;
         }

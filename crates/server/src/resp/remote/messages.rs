@@ -20,7 +20,7 @@ impl ShardService {
     /// Takes the messages that have come.
     pub(crate) fn take_messages(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.others.shards else { return };
-        shards.outbox.turn(self.time.uptime);
+        shards.outbox.lines.turn(self.time.uptime);
         let batches = shards.outbox.take();
         shards.outbox.set_clients(connections.open());
         // What others tell may be newer than a change of rights, which is known here before it is passed on.

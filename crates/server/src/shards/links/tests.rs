@@ -89,9 +89,9 @@ impl Side {
                     writable: event.is_writable(),
                     closed: event.is_read_closed() || event.is_error(),
                 };
-                self.outbox.line_news(event.token().0, news);
+                self.outbox.lines.news(event.token().0, news);
             }
-            self.outbox.turn(self.begun.elapsed().as_millis() as u64);
+            self.outbox.lines.turn(self.begun.elapsed().as_millis() as u64);
             self.outbox.send(&crate::service::DurableWrites::default());
         }
         for MessageBatch { from, bytes, messages, .. } in self.outbox.take() {
@@ -102,7 +102,7 @@ impl Side {
                         let is = matches!(message, ShardMessage::Found);
                         if let ShardMessage::Lost { silent } = message {
                             let now = self.begun.elapsed().as_millis() as u64;
-                            self.silent = self.outbox.silence(from, now).unwrap_or(silent);
+                            self.silent = self.outbox.lines.silence(from, now).unwrap_or(silent);
                         }
                         self.outbox.set_connected(from, is);
                         self.told.push(is);
