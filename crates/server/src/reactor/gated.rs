@@ -73,11 +73,11 @@ impl<S: Service> Reactor<S> {
         self.end(connection);
     }
 
-    /// Tells a client that nobody may be answered now, and ends its connection: what it asks for is not executed. Where replies wait,
-    /// nothing may overtake them. `false`: it is to end now.
+    /// Tells a client that nobody may be answered now, and ends its connection: what it asks for is not executed. Where replies wait, or are
+    /// to come from other shards, nothing may overtake them: it would be read as theirs. `false`: it is to end now.
     #[cold]
     pub(super) fn turn_away(&mut self, connection: &mut Connection<S::Session>) -> bool {
-        if connection.is_gated() {
+        if connection.is_gated() || self.service.is_busy(&connection.session) {
             return false;
         }
         let mut read = core::mem::take(&mut self.read);

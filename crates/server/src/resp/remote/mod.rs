@@ -33,7 +33,7 @@ use headwater_command::{
 };
 use headwater_engine::Effect;
 use headwater_node::Positions;
-use headwater_protocol::resp::find;
+use headwater_protocol::resp::{decode, find};
 use headwater_router::{
     Ask, AskHeader, Copies, Course, Kind, Merge, Pending, Request, Scattered, Situation, answer_of,
     course,
@@ -146,6 +146,18 @@ impl ShardService {
         }
     }
 
+    /// Whether EXEC looks at what joins may give: by keys that are watched here, or by what it executes.
+    fn exec_reads_derived(&self, session: &Session) -> bool {
+        let engine = self.node.engine();
+        let is_derived = |request: &OwnedArgs| {
+            let args = request.args();
+            let Ok(spec) = find(args) else { return false };
+            decode(spec, args).is_ok_and(|command| self.may_be_derived(&command, args, spec))
+        };
+        session.watched.keys().any(|key| engine.may_derive(key))
+            || session.queue.iter().any(|queue| queue.requests.iter().any(is_derived))
+    }
+
     /// Lets a request that reads what is derived wait until what is here shows the client's writes
     /// elsewhere. `None`: it does.
     fn await_writes(
@@ -162,8 +174,7 @@ impl ShardService {
             Command::Data(_) => true,
             Command::Transaction(Transaction::Watch { .. }) => true,
             Command::Transaction(Transaction::Exec) => {
-                let watched = &work.connection.session.watched;
-                watched.keys().any(|key| self.node.engine().may_derive(key))
+                self.exec_reads_derived(&work.connection.session)
             }
             _ => false,
         };
@@ -172,6 +183,11 @@ impl ShardService {
             return None;
         }
         let named = self.named_positions(command);
+        let is_part = work.connection.session.remote().is_some_and(|it| it.part.is_some());
+        if self.waits.executing_queue && !is_part && named.is_none() {
+            // EXEC has waited for it, when nothing of it was executed yet.
+            return None;
+        }
         let wait = self.await_positions(named.as_ref(), work)?;
         work.connection.session.waiting =
             Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
