@@ -45,6 +45,12 @@ impl NodesSeen {
         self.lock().known.clone()
     }
 
+    /// What a look has found: the nodes that are there, and all that are known.
+    pub fn set(&self, mut nodes: Vec<Owner>, known: Vec<KnownProcess>) {
+        nodes.sort_by(|one, other| one.node.cmp(&other.node));
+        *self.lock() = Seen { nodes, known: known.into() };
+    }
+
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,8 +89,7 @@ impl NodesSeen {
                     let is_heard = is_there && *is_heard;
                     known.push(KnownProcess { owner, announced, is_heard });
                 }
-                nodes.sort_by(|one, other| one.node.cmp(&other.node));
-                *self.lock() = Seen { nodes, known: known.into() };
+                self.set(nodes, known);
             }
             tokio::time::sleep(LOOK).await;
         }

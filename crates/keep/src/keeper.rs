@@ -298,6 +298,7 @@ impl BaseStore for StoreHandle {
         let (at, over) = lock(&self.front.gathered).seen_by_load(range);
         let request = Request { fetch, range: range.clone(), at, over };
         lock(&self.front.shared.progress).requests.push_back(request);
+        self.front.shared.counters.loads_asked.fetch_add(1, Ordering::Relaxed);
         // Both loaders, since the one that wakes may be waiting for a commit.
         self.front.shared.moved.notify_all();
         self.front.shared.want(at);

@@ -201,6 +201,17 @@ impl Store {
         lock(&self.front.shared.recent).go_on_from(recent);
     }
 
+    /// How many loads were asked for that are answered, or will be without anybody's doing: a simulation waits for them. The others wait for what the log has not
+    /// acknowledged.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn loads_answered(&self) -> u64 {
+        let (shared, survives) = (&self.front.shared, self.survives().0);
+        let requests = &lock(&shared.progress).requests;
+        let wait = requests.iter().filter(|request| request.at > survives).count() as u64;
+        shared.counters.loads_asked.load(Ordering::Relaxed) - wait
+    }
+
     /// For the thread that hears the log.
     #[must_use]
     pub fn acknowledger(&self) -> Acknowledger {

@@ -74,6 +74,7 @@ pub(crate) struct Counters {
     pub(crate) sync_micros_last: AtomicU64,
     /// Asking the store would wait for a sync under way.
     pub(crate) disk_bytes: AtomicU64,
+    pub(crate) loads_asked: AtomicU64,
     pub(crate) loads: AtomicU64,
     pub(crate) loads_failed: AtomicU64,
     pub(crate) loaded_keys: AtomicU64,

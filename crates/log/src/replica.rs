@@ -172,6 +172,8 @@ pub struct Replica {
     in_log: u16,
     /// The first turn of a newer one, which is not acknowledged.
     raised: Option<(Turn, u16)>,
+    /// [`Self::believe_all`].
+    believes_all: bool,
 }
 
 impl Replica {
@@ -197,8 +199,16 @@ impl Replica {
             for_all: None,
             in_log: 0,
             raised: None,
+            believes_all: false,
             config,
         }
+    }
+
+    /// Takes records of older epochs than the last claim's for data from now on: what a simulation has to notice.
+    #[doc(hidden)]
+    pub fn believe_all(&mut self) {
+        self.believes_all = true;
+        self.reader = self.reader.clone().believing_all(true);
     }
 
     /// Appends the data of a turn that was executed; `None`: it does not serve.
@@ -354,7 +364,8 @@ impl Replica {
             let position = *acknowledged;
             self.raised = None;
             let reader = LogReader::new(&self.config.stream, position);
-            self.reader = reader.with_formats(self.config.records);
+            let reader = reader.with_formats(self.config.records);
+            self.reader = reader.believing_all(self.believes_all);
             effects.push(ReplicaEffect::Stop(position));
             self.role = Role::Follows;
             self.read = None;

@@ -88,7 +88,9 @@ pub const ROOMS: &[Room] = &[
         uses: &["base", "command", "engine", "node", "protocol", "script"],
         tests_use: &["functions", "keep", "spill"],
     },
-    // Its tests run several shards under simulated time, against the oracle.
+    // Many shards under simulated time, against the oracle.
+    room("sim", &["base", "cluster", "engine", "log", "node", "model"]),
+    // Its tests run several shards under simulated time, against the oracle, and nodes of a cluster over the simulated servers of `sim`.
     Room {
         folder: "server",
         pure: false,
@@ -110,10 +112,8 @@ pub const ROOMS: &[Room] = &[
             "postgres",
             "webhook",
         ],
-        tests_use: &["model"],
+        tests_use: &["model", "sim"],
     },
-    // Many shards under simulated time, against the oracle.
-    room("sim", &["base", "cluster", "engine", "log", "node", "model"]),
     // `headwater check` is the one use of the model outside of tests.
     room(
         "cli",

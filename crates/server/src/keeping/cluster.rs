@@ -104,6 +104,12 @@ impl EmbeddedStore {
         (self.replica.is_some() && last > self.survives()).then_some(last)
     }
 
+    /// How many loads are answered, or will be without the log's doing.
+    #[cfg(test)]
+    pub(crate) fn loads_answered(&self) -> u64 {
+        self.store.loads_answered()
+    }
+
     /// What is known of this node's lease, where it is one of a cluster.
     pub(crate) fn lease(&self) -> Option<LeaseStats> {
         self.replica.as_ref().map(ReplicaEnd::facts)

@@ -52,7 +52,7 @@ impl<S: Service> Reactor<S> {
     }
 
     /// Whether something is under way; `sends`: answers that clients have yet to take count as well.
-    fn is_underway(&self, sends: bool) -> bool {
+    pub(super) fn is_underway(&self, sends: bool) -> bool {
         self.connections.iter().any(|connection| {
             connection.is_gated()
                 || (sends && connection.unsent() > 0)

@@ -43,6 +43,17 @@ impl<S: Service> Reactor<S> {
         id
     }
 
+    /// Its end begins: what is under way comes to its end, and nothing new is executed.
+    pub(crate) fn simulate_coming_to_rest(&mut self) {
+        self.rests = true;
+        self.service.begins_to_rest();
+    }
+
+    /// Whether something is under way, or may be asked by others.
+    pub(crate) fn simulate_is_underway(&self) -> bool {
+        self.is_underway(false) || self.service.may_be_asked()
+    }
+
     /// Whether clients may come.
     pub(crate) fn is_open(&self) -> bool {
         self.service.may_accept()

@@ -5,25 +5,22 @@ use super::folder::{self, discard};
 use super::formats::{Announcing, FORMATS};
 use super::notices::ClusterNotices;
 use super::others::{self, OtherOwners};
+use super::servers::{NatsServers, Reached, Servers};
 use super::snapshots::SnapshotEnds;
 use super::standby::{Standby, StandbyStage, StandbyState, StandbyUsers};
-use super::{Lease, LinkEnd, MemoryShare, snapshots};
+use super::{Lease, LinkEnd, MemoryShare, monotonic};
 use crate::log::event;
 use headwater_config::{Config, ConfigError};
-use headwater_jetstream::{
-    JetStream, JetStreamBucket, JetStreamLog, JetStreamSettings, JetStreamSnapshots, NodesSeen,
-    RoomSeen, Wake, monotonic,
-};
+use headwater_jetstream::{JetStreamSettings, NodesSeen, RoomSeen};
 use headwater_keep::{Acknowledger, LogMark, LogOrigin, Store};
 use headwater_log::{
-    AppendWindow, Balance, BalanceWish, Bucket, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes,
-    Epoch, FolderFate, Heartbeat, LeaseTimes, Log, LogEntry, LogPosition, LogRequest, Monotonic,
-    Owner, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
+    AppendWindow, Balance, BalanceWish, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes, Epoch,
+    FolderFate, Heartbeat, LeaseTimes, LogEntry, LogPosition, LogRequest, Monotonic, Owner,
+    Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
     SnapshotEffect, SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn,
     newest_for_all, node_of,
 };
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,16 +83,16 @@ pub(super) struct OwnerSeen {
     pub(super) epoch: Epoch,
 }
 
+/// What the thread has in common with others: the lease, what the process may take, and what is told over HTTP until the server does.
+pub(super) type DriverShared = (Arc<Lease>, MemoryShare, (Standby, Option<StandbyUsers>));
+
 /// What the thread has.
 pub(super) struct Driver {
-    // The connection lives as long as this.
-    _nats: JetStream,
+    servers: Box<dyn Servers>,
     /// Who is in the cluster.
     pub(super) nodes: NodesSeen,
     /// Whether the NATS servers have room for what is written.
     pub(super) room: RoomSeen,
-    log: JetStreamLog,
-    bucket: JetStreamBucket,
     heartbeat: Heartbeat,
     drain: DrainLook,
     announcing: Announcing,
@@ -123,8 +120,6 @@ pub(super) struct Driver {
     shard: u32,
     stream: String,
     snapshots: Snapshots,
-    /// Snapshots that are stored, and how long the log is.
-    pub(super) objects: JetStreamSnapshots,
     told: Sender<Told>,
     folder: PathBuf,
     /// What the folder is to name as its log, when that is known to be its.
@@ -151,52 +146,52 @@ pub(super) struct Driver {
 }
 
 impl Driver {
+    /// Over the NATS servers of the settings.
     pub(super) fn new(
         config: &Config,
         settings: JetStreamSettings,
         (copy, folder): (Store, PathBuf),
         told: Sender<Told>,
-        (lease, memory, (standby, users)): (
-            Arc<Lease>,
-            MemoryShare,
-            (Standby, Option<StandbyUsers>),
-        ),
+        shared: DriverShared,
     ) -> Result<Self, ConfigError> {
-        let refuse =
-            |why: headwater_jetstream::JetStreamError| ConfigError(format!("cluster: {why}"));
+        let reached = NatsServers::reach(settings, config.cluster.shard().into(), &told)?;
+        Self::over(config, reached, (copy, folder), told, shared)
+    }
+
+    /// Over these servers.
+    pub(super) fn over(
+        config: &Config,
+        reached: Reached,
+        (copy, folder): (Store, PathBuf),
+        told: Sender<Told>,
+        (lease, memory, (standby, users)): DriverShared,
+    ) -> Result<Self, ConfigError> {
         let (cluster, shards) = (&config.cluster, config.listen.shards.number());
         let shard = u32::from(cluster.shard());
-        let stream = settings.stream(shard);
-        let nats = JetStream::connect(settings).map_err(refuse)?;
-        let (nodes, room) = (nats.nodes(), nats.room().map_err(refuse)?);
-        let tells = told.clone();
-        let wake: Wake = Arc::new(move || drop(tells.send(Told::Wake)));
-        let log = nats.log(shard, wake.clone()).map_err(refuse)?;
-        let origin = LogOrigin { stream: stream.clone(), created: log.created() };
+        let Reached { mut servers, nodes, room, origin, message_bytes_max, incarnation } = reached;
+        let stream = origin.stream.clone();
         let (made_anew, unnamed) = folder::compare(&folder, origin, copy.log_mark().is_some())
             .map_err(|why| ConfigError(format!("data-dir '{}': {why}", folder.display())))?;
-        let mut bucket = nats.bucket(wake);
-        let secret = others::agree(&mut bucket, AGREEING_TAGS, (cluster, shards))?;
-        super::settings::tell(&mut bucket, SETTINGS_TAGS, config);
+        let bucket = servers.bucket();
+        let secret = others::agree(bucket, AGREEING_TAGS, (cluster, shards))?;
+        super::settings::tell(bucket, SETTINGS_TAGS, config);
         let (others, owners) = OtherOwners::new(cluster.shard(), shards, OTHERS_TAGS);
         let known = others.known();
         let links = LinkEnd { secret, owners, known };
         let balance = (shards > 1).then(|| Balance::new(&cluster.cluster_node, cluster.shard()));
         let (balances, recovers_millis) =
             (cluster.cluster_balance, cluster.recovers_seconds.saturating_mul(1000));
-        let objects = nats.snapshots(shard);
         let node = Owner {
             node: cluster.cluster_node.clone(),
             address: cluster.cluster_advertise.clone(),
-            incarnation: RandomState::new().hash_one(1),
+            incarnation,
             epoch: Epoch(0),
             shard: cluster.shard(),
             released: false,
         };
-        let announcing = Announcing::begin(&mut bucket, FORMATS_TAGS, &node);
+        let announcing = Announcing::begin(bucket, FORMATS_TAGS, &node);
         let times = LeaseTimes::default();
-        let window =
-            AppendWindow { message_bytes_max: nats.message_bytes_max(), ..AppendWindow::default() };
+        let window = AppendWindow { message_bytes_max, ..AppendWindow::default() };
         let config = ReplicaConfig {
             stream: stream.clone(),
             key: others::owner_key(shard),
@@ -212,11 +207,9 @@ impl Driver {
             checksum: mark.checksum,
         });
         Ok(Self {
-            _nats: nats,
+            servers,
             nodes,
             room,
-            log,
-            bucket,
             heartbeat: Heartbeat::new(node.clone(), times, 0),
             drain: DrainLook::new(&node.node, times, DRAIN_TAGS),
             announcing,
@@ -242,7 +235,6 @@ impl Driver {
                 times.answer_millis,
                 SNAPSHOT_TAGS,
             ),
-            objects,
             told,
             folder,
             unnamed,
@@ -260,6 +252,18 @@ impl Driver {
         })
     }
 
+    /// Has records of older epochs count.
+    #[cfg(test)]
+    pub(super) fn believe_all(&mut self) {
+        self.replica.believe_all();
+    }
+
+    /// Where the last record of data ends that the folder has, or is about to have.
+    #[cfg(test)]
+    pub(super) fn followed(&self) -> Option<LogMark> {
+        self.followed
+    }
+
     /// Runs until the process ends.
     pub(super) fn run(
         mut self,
@@ -270,65 +274,75 @@ impl Driver {
         self.standby.enter(StandbyStage::Follows);
         loop {
             let first = tells.recv_timeout(TICK).ok();
-            let now = monotonic();
-            if core::mem::replace(&mut self.connected, self.log.is_connected()) && !self.connected {
-                self.replica.disconnected(now);
-            }
-            let mut effects = Vec::new();
-            for told in first.into_iter().chain(tells.try_iter()) {
-                self.hear(told, now, &mut effects);
-            }
-            while let Some(answer) = self.log.receive() {
-                self.replica.handle(ReplicaInput::Log(answer), now, &mut effects);
-            }
-            let mut has_heard = false;
-            while let Some(answer) = self.bucket.receive() {
-                has_heard = true;
-                if let Err(why) = self.heartbeat.answered(&answer, now) {
-                    stop_for_good(&why.to_string());
-                }
-                self.look_whether_drained(&answer, now);
-                self.look_who_owns(&answer, now);
-                self.others.answered(&answer, now);
-                let asks = self.announcing.answered(&answer);
-                asks.into_iter().for_each(|request| self.bucket.send(request));
-                let known = (self.objects.extent(), self.replica.position());
-                for effect in self.snapshots.answered(&answer, known, now) {
-                    self.snapshot(effect);
-                }
-                self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
-            }
-            if has_heard {
-                self.say_owners(owners);
-            }
-            let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
-            let known = self.nodes.known();
-            self.replica.set_newest_for_all(newest_for_all(&known, |formats| formats.records));
-            let asks = asks.chain(self.others.tick(now)).chain(self.announcing.tick(&known, now));
-            asks.for_each(|request| self.bucket.send(request));
-            let writable_since = self.heartbeat.writable_since();
-            // Who has just failed is not given the shard, whatever it has followed.
-            let recovers = now.since(self.begun) < self.recovers_millis;
-            let followed = if recovers { Epoch(0) } else { self.replica.followed(now) };
-            self.heartbeat.has_followed(followed);
-            let BalanceWish { keeps, defer_millis } = self.place(now);
-            // One that does not own takes nothing, whoever else of its node does.
-            let waits = self.replica.serves().is_some() && self.others.is_to_wait(&self.node);
-            let may_own = self.drain.may_own() || waits;
-            let wants = keeps && may_own && self.releasing.is_none();
-            let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
-            self.replica.handle(tick, now, &mut effects);
-            for effect in effects {
-                self.follow(effect, says);
-            }
-            if self.replica.serves().is_some() && self.store.is_some() && self.releasing.is_none() {
-                let due = self.snapshots.tick(self.objects.extent(), now);
-                due.into_iter().for_each(|effect| self.snapshot(effect));
-            }
-            self.name_log();
-            self.publish();
-            self.note_standby(owners, now);
+            self.turn(first.into_iter().chain(tells.try_iter()), says, owners);
         }
+    }
+
+    /// One time round: what was told, what has been answered, and time.
+    pub(super) fn turn(
+        &mut self,
+        told: impl Iterator<Item = Told>,
+        says: &Sender<Event>,
+        owners: &watch::Sender<Vec<OwnerSeen>>,
+    ) {
+        let now = monotonic();
+        if core::mem::replace(&mut self.connected, self.servers.is_connected()) && !self.connected {
+            self.replica.disconnected(now);
+        }
+        let mut effects = Vec::new();
+        for told in told {
+            self.hear(told, now, &mut effects);
+        }
+        while let Some(answer) = self.servers.log().receive() {
+            self.replica.handle(ReplicaInput::Log(answer), now, &mut effects);
+        }
+        let mut has_heard = false;
+        while let Some(answer) = self.servers.bucket().receive() {
+            has_heard = true;
+            if let Err(why) = self.heartbeat.answered(&answer, now) {
+                stop_for_good(&why.to_string());
+            }
+            self.look_whether_drained(&answer, now);
+            self.look_who_owns(&answer, now);
+            self.others.answered(&answer, now);
+            let asks = self.announcing.answered(&answer);
+            asks.into_iter().for_each(|request| self.servers.bucket().send(request));
+            let known = (self.servers.extent(), self.replica.position());
+            for effect in self.snapshots.answered(&answer, known, now) {
+                self.snapshot(effect);
+            }
+            self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
+        }
+        if has_heard {
+            self.say_owners(owners);
+        }
+        let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
+        let known = self.nodes.known();
+        self.replica.set_newest_for_all(newest_for_all(&known, |formats| formats.records));
+        let asks = asks.chain(self.others.tick(now)).chain(self.announcing.tick(&known, now));
+        asks.for_each(|request| self.servers.bucket().send(request));
+        let writable_since = self.heartbeat.writable_since();
+        // Who has just failed is not given the shard, whatever it has followed.
+        let recovers = now.since(self.begun) < self.recovers_millis;
+        let followed = if recovers { Epoch(0) } else { self.replica.followed(now) };
+        self.heartbeat.has_followed(followed);
+        let BalanceWish { keeps, defer_millis } = self.place(now);
+        // One that does not own takes nothing, whoever else of its node does.
+        let waits = self.replica.serves().is_some() && self.others.is_to_wait(&self.node);
+        let may_own = self.drain.may_own() || waits;
+        let wants = keeps && may_own && self.releasing.is_none();
+        let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
+        self.replica.handle(tick, now, &mut effects);
+        for effect in effects {
+            self.follow(effect, says);
+        }
+        if self.replica.serves().is_some() && self.store.is_some() && self.releasing.is_none() {
+            let due = self.snapshots.tick(self.servers.extent(), now);
+            due.into_iter().for_each(|effect| self.snapshot(effect));
+        }
+        self.name_log();
+        self.publish();
+        self.note_standby(owners, now);
     }
 
     /// The record that the folder ends with was found in the log: it names the log from now on.
@@ -394,17 +408,17 @@ impl Driver {
 
     fn snapshot(&mut self, effect: SnapshotEffect) {
         match effect {
-            SnapshotEffect::Bucket(request) => self.bucket.send(request),
+            SnapshotEffect::Bucket(request) => self.servers.bucket().send(request),
             SnapshotEffect::Take { above } => match &self.store {
                 Some(store) => {
-                    let (objects, told) = (self.objects.clone(), self.told.clone());
                     let ends = SnapshotEnds { above, has: self.followed };
-                    snapshots::take(store, objects, (self.node.incarnation, ends), told);
+                    let told = self.told.clone();
+                    self.servers.take(store, (self.node.incarnation, ends), told);
                 }
                 None => drop(self.told.send(Told::Taken(SnapshotTaken::Failed))),
             },
-            SnapshotEffect::Purge { below } => self.log.send(LogRequest::Purge { below }),
-            SnapshotEffect::Sweep { below } => self.objects.sweep(below),
+            SnapshotEffect::Purge { below } => self.servers.log().send(LogRequest::Purge { below }),
+            SnapshotEffect::Sweep { below } => self.servers.sweep(below),
             SnapshotEffect::Unreadable(bad) => {
                 let why = format!(
                     "key {} of the bucket cannot be read: {bad}",
@@ -430,7 +444,7 @@ impl Driver {
             stop_for_good(&stop.to_string());
         }
         let named = (LOADING_TAGS, &*SnapshotMark::key(self.shard));
-        match snapshots::load(&mut self.bucket, &self.objects, named, &self.folder) {
+        match self.servers.load(named, &self.folder) {
             Ok(_) => begin_again(
                 "a snapshot was loaded, since the log begins behind what the folder had",
             ),
@@ -519,8 +533,8 @@ impl Driver {
 
     fn follow(&mut self, effect: ReplicaEffect, says: &Sender<Event>) {
         match effect {
-            ReplicaEffect::Log(request) => self.log.send(request),
-            ReplicaEffect::Bucket(request) => self.bucket.send(request),
+            ReplicaEffect::Log(request) => self.servers.log().send(request),
+            ReplicaEffect::Bucket(request) => self.servers.bucket().send(request),
             ReplicaEffect::Apply(LogEntry::Claim { .. }) => {}
             ReplicaEffect::Apply(LogEntry::Data { payload, position, .. }) => {
                 // Behind a release the folder is the next process's.

@@ -9,6 +9,8 @@ use std::process::Command;
 /// Ends the process, for a reason that whoever operates the cluster has to look at.
 pub(super) fn stop_for_good(why: &str) -> ! {
     event!(error, "cluster", "stopped", why, "the node stops for good");
+    #[cfg(test)]
+    ProcessEnd::ForGood(String::from(why)).unwind();
     log::end();
     std::process::exit(1)
 }
@@ -21,6 +23,8 @@ pub(super) fn begin_again(why: &str) -> ! {
 /// The same; the process that it becomes has these sockets.
 pub(super) fn begin_again_with(why: &str, left: &Inherited) -> ! {
     event!(warn, "cluster", "begins_again", why, "the process begins anew from its folder");
+    #[cfg(test)]
+    ProcessEnd::Again(String::from(why)).unwind();
     log::end();
     let mut arguments = std::env::args_os();
     let mut program = Command::new("/proc/self/exe");
@@ -32,4 +36,22 @@ pub(super) fn begin_again_with(why: &str, left: &Inherited) -> ! {
     program.envs(left.leave());
     let error = program.args(arguments).exec();
     stop_for_good(&format!("it cannot begin anew: {error}"))
+}
+
+/// How a process ends in a simulation: its thread unwinds to whoever gave it its turn.
+#[cfg(test)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ProcessEnd {
+    /// It begins anew.
+    Again(String),
+    /// It does not.
+    ForGood(String),
+}
+
+#[cfg(test)]
+impl ProcessEnd {
+    /// Does not come back; its type does not say so, or nothing could stand behind it.
+    fn unwind(self) {
+        std::panic::resume_unwind(Box::new(self))
+    }
 }

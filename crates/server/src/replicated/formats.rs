@@ -3,7 +3,6 @@
 use super::ending::stop_for_good;
 use super::others::{answer_to, send_get};
 use crate::shards::links::LINK_FORMATS;
-use headwater_jetstream::JetStreamBucket;
 use headwater_keep::BACKUP_FORMAT;
 use headwater_log::{
     Announcement, Bucket, BucketAnswer, BucketRequest, FormatRange, Formats, KnownProcess,
@@ -35,7 +34,7 @@ pub(super) struct Announcing {
 impl Announcing {
     /// Announces what this process reads, which begins now. Where it cannot be written, the others take it for an earlier program until it can: they write
     /// nothing then that it does not read.
-    pub(super) fn begin(bucket: &mut JetStreamBucket, tag: u64, node: &Owner) -> Self {
+    pub(super) fn begin(bucket: &mut dyn Bucket, tag: u64, node: &Owner) -> Self {
         let announcement = Announcement {
             program: String::from(env!("CARGO_PKG_VERSION")),
             incarnation: node.incarnation,
@@ -78,7 +77,7 @@ impl Announcing {
 }
 
 /// Writes a key that is this process's own, where it has another value.
-pub(super) fn write(bucket: &mut JetStreamBucket, tag: u64, key: String, value: Vec<u8>) {
+pub(super) fn write(bucket: &mut dyn Bucket, tag: u64, key: String, value: Vec<u8>) {
     send_get(bucket, tag, &key);
     if let Some(BucketAnswer::Get { entry: Some((revision, there)), .. }) = answer_to(bucket, tag)
         && there != value

@@ -73,6 +73,12 @@ pub(super) struct Forwarding {
 pub(super) struct ClientKeeper(Arc<watch::Sender<ForwardStage>>);
 
 impl ClientKeeper {
+    /// That of a process without a door.
+    #[cfg(test)]
+    pub(super) fn nowhere() -> Self {
+        Self(Arc::new(watch::channel(ForwardStage::Open).0))
+    }
+
     /// From now on.
     pub(super) fn keep(&self) {
         self.0.send_replace(ForwardStage::Keeps);

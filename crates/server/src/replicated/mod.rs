@@ -14,6 +14,7 @@
 //! - N2. What an owner has in memory may be void once it has stopped owning. So it begins anew, as another process would: from its
 //!   folder, which has acknowledged writes alone.
 
+mod clock;
 mod driver;
 mod ending;
 mod folder;
@@ -23,7 +24,10 @@ mod linked;
 mod memory;
 mod notices;
 mod others;
+mod servers;
 mod settings;
+#[cfg(test)]
+pub(crate) mod simulated;
 mod snapshots;
 mod standby;
 mod upstream;
@@ -40,11 +44,14 @@ use crate::log::{self, event};
 use crate::shards::links::{LinkedOwners, Secret};
 use crate::signals::{self, EndSignals};
 use crate::{Server, keeping};
+use clock::monotonic;
+#[cfg(test)]
+use driver::OwnerSeen;
 use driver::{Driver, Event, Told};
 use forward::{ClientKeeper, Forwarding};
 use headwater_config::{Cluster, Config, ConfigError, Size};
-use headwater_jetstream::{JetStreamSettings, JetStreamSnapshots, NodesSeen, RoomSeen, monotonic};
-use headwater_keep::{Acknowledger, LogMark, RecentWrites, TurnLog};
+use headwater_jetstream::{JetStreamSettings, NodesSeen, RoomSeen};
+use headwater_keep::{Acknowledger, LogMark, RecentWrites, Store, TurnLog};
 use headwater_log::Epoch;
 use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
@@ -88,6 +95,8 @@ struct Lease {
     /// Snapshots that this owner has stored, and that it has failed to.
     snapshots_taken: AtomicU64,
     snapshots_failed: AtomicU64,
+    /// Bytes that the log had a moment ago.
+    log_bytes: AtomicU64,
 }
 
 /// What is known of the node that owns the shard.
@@ -139,7 +148,6 @@ pub(crate) struct ReplicaEnd {
     /// What is said where there is no room, and no quorum.
     no_room: Arc<str>,
     no_quorum: Arc<str>,
-    snapshots: JetStreamSnapshots,
     links: LinkEnd,
     memory: MemoryShare,
     standby: Standby,
@@ -152,6 +160,31 @@ pub(crate) struct ReplicaEnd {
 }
 
 impl ReplicaEnd {
+    /// That of a thread.
+    fn of(
+        driver: &Driver,
+        shard: u16,
+        told: Sender<Told>,
+        (lease, memory, standby): (Arc<Lease>, MemoryShare, Standby),
+        door: ClientKeeper,
+    ) -> Self {
+        Self {
+            shard,
+            lease,
+            told,
+            nodes: driver.nodes.clone(),
+            room: driver.room.clone(),
+            no_room: Arc::from(NO_ROOM),
+            no_quorum: Arc::from(NO_QUORUM),
+            links: driver.links.clone(),
+            memory,
+            standby,
+            door,
+            left: Arc::default(),
+            recent: Arc::default(),
+        }
+    }
+
     /// N1: whether answers may go out now.
     pub(crate) fn may_answer(&self) -> bool {
         monotonic().0 < self.lease.answers_until.load(Ordering::Acquire)
@@ -197,6 +230,11 @@ impl ReplicaEnd {
         self.lease.leaves.load(Ordering::Acquire)
     }
 
+    /// Closes the store of the node that stood by, and keeps what was written last.
+    fn keep_recent(&self, copy: Store) {
+        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = copy.take_recent();
+    }
+
     /// Takes what was written last when the store of the node that stood by was closed.
     pub(crate) fn take_recent(&self) -> RecentWrites {
         core::mem::take(&mut *self.recent.lock().unwrap_or_else(PoisonError::into_inner))
@@ -229,7 +267,7 @@ impl ReplicaEnd {
             age_millis: now.saturating_sub(renewed),
             unacknowledged_records: self.lease.unacknowledged_records.load(Ordering::Relaxed),
             unacknowledged_bytes: self.lease.unacknowledged_bytes.load(Ordering::Relaxed),
-            log_bytes: self.snapshots.extent().bytes,
+            log_bytes: self.lease.log_bytes.load(Ordering::Relaxed),
             snapshots_taken: self.lease.snapshots_taken.load(Ordering::Relaxed),
             snapshots_failed: self.lease.snapshots_failed.load(Ordering::Relaxed),
             nats_left: self.room.part_left(),
@@ -349,28 +387,9 @@ impl ClusterNode {
         let folder = keeping::copy_folder(&config)?;
         let (shared, share) = ((lease.clone(), memory.clone(), (standby.clone(), users)), memory);
         let driver = Driver::new(&config, settings, (store, folder), told, shared)?;
-        let (nodes, room) = (driver.nodes.clone(), driver.room.clone());
-        let snapshots = driver.objects.clone();
-        let links = driver.links.clone();
-        let told = tells_end;
-        let (shard, memory) = (config.cluster.shard(), share);
-        let forwarding = Forwarding::start(&config, owners, links.secret, inherited)?;
-        let end = ReplicaEnd {
-            shard,
-            lease,
-            told,
-            nodes,
-            room,
-            no_room: Arc::from(NO_ROOM),
-            no_quorum: Arc::from(NO_QUORUM),
-            snapshots,
-            links,
-            memory,
-            standby,
-            door: forwarding.keeper(),
-            left: Arc::default(),
-            recent: Arc::default(),
-        };
+        let forwarding = Forwarding::start(&config, owners, driver.links.secret, inherited)?;
+        let (shared, door) = ((lease, share, standby), forwarding.keeper());
+        let end = ReplicaEnd::of(&driver, config.cluster.shard(), tells_end, shared, door);
         let run = move || driver.run(&tells, &says, &says_owners);
         let thread = std::thread::Builder::new().name(String::from("replica")).spawn(run);
         thread.map_err(|why| ConfigError(format!("no thread for the log: {why}")))?;
@@ -439,8 +458,7 @@ impl ClusterNode {
             "the node has the lease, and all of the log: it becomes the server"
         );
         self.end.standby.enter(StandbyStage::Begins);
-        *self.end.recent.lock().unwrap_or_else(PoisonError::into_inner) = copy.take_recent();
-        drop(copy);
+        self.end.keep_recent(copy);
         self.followed = followed;
         if let Some(forwarding) = &mut self.forwarding {
             self.listeners = forwarding.owns(Epoch(self.end.epoch()));

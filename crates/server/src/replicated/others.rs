@@ -4,7 +4,6 @@
 
 use crate::shards::links::{LinkedOwner, LinkedOwners, SECRET_BYTES, Secret, random};
 use headwater_config::{Cluster, ConfigError, link_address};
-use headwater_jetstream::JetStreamBucket;
 use headwater_log::{
     Bucket, BucketAnswer, BucketRequest, LeaseTimes, Monotonic, Owner, Revision, ShardHolder,
     node_of,
@@ -190,7 +189,7 @@ impl OtherOwners {
 
 /// The value of a key that whoever comes first writes: `first`, if it is this node.
 fn agreed(
-    bucket: &mut JetStreamBucket,
+    bucket: &mut dyn Bucket,
     tags: &mut u64,
     (key, first): (&str, &[u8]),
     until: Instant,
@@ -216,12 +215,12 @@ fn agreed(
     }
 }
 
-pub(super) fn send_get(bucket: &mut JetStreamBucket, tag: u64, key: &str) {
+pub(super) fn send_get(bucket: &mut dyn Bucket, tag: u64, key: &str) {
     bucket.send(BucketRequest::Get { tag, key: key.to_owned() });
 }
 
 /// The answer with this tag; all others are dropped: nobody else uses the bucket yet.
-pub(super) fn answer_to(bucket: &mut JetStreamBucket, tag: u64) -> Option<BucketAnswer> {
+pub(super) fn answer_to(bucket: &mut dyn Bucket, tag: u64) -> Option<BucketAnswer> {
     let began = Instant::now();
     while began.elapsed() < ANSWERED_WITHIN {
         match bucket.receive() {
@@ -238,7 +237,7 @@ pub(super) fn answer_to(bucket: &mut JetStreamBucket, tag: u64) -> Option<Bucket
 /// # Errors
 /// It has another number of shards, or the bucket does not tell.
 pub(super) fn agree(
-    bucket: &mut JetStreamBucket,
+    bucket: &mut dyn Bucket,
     mut tags: u64,
     (cluster, shards): (&Cluster, u16),
 ) -> Result<Secret, ConfigError> {

@@ -6,7 +6,7 @@
 use super::formats;
 use headwater_config::Config;
 use headwater_config::settings;
-use headwater_jetstream::JetStreamBucket;
+use headwater_log::Bucket;
 use std::collections::BTreeMap;
 
 /// What the key of a node's settings begins with.
@@ -47,7 +47,7 @@ pub(crate) fn read(bytes: &[u8]) -> BTreeMap<String, String> {
 }
 
 /// Writes this node's settings, where they are not there. Who compares them does without those that could not be written.
-pub(super) fn tell(bucket: &mut JetStreamBucket, tags: u64, config: &Config) {
+pub(super) fn tell(bucket: &mut dyn Bucket, tags: u64, config: &Config) {
     let key = format!("{SETTINGS_KEY}{}", config.cluster.cluster_node);
     formats::write(bucket, tags, key, text(config).into_bytes());
 }

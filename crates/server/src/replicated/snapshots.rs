@@ -5,7 +5,7 @@
 use super::driver::Told;
 use crate::log::event;
 use headwater_jetstream::{JetStreamBucket, JetStreamSnapshots};
-use headwater_keep::{Acknowledger, BackupPiece, LogMark, restore_copy};
+use headwater_keep::{Acknowledger, BackupPiece, BackupReader, LogMark, restore_copy};
 use headwater_log::{
     Bucket, BucketAnswer, BucketRequest, LogPosition, Revision, Sequence, SnapshotMark,
     SnapshotTaken,
@@ -81,27 +81,40 @@ fn await_folder(store: &Acknowledger, has: Option<LogMark>) -> Result<(), String
     Ok(())
 }
 
+/// A snapshot of the folder that is read out, and where it ends; `None`: there is none to be stored.
+pub(super) fn begin(
+    store: &Acknowledger,
+    ends: SnapshotEnds,
+) -> Result<Option<(LogPosition, BackupReader)>, String> {
+    await_folder(store, ends.has)?;
+    let Some((mark, reader)) = store.begin_backup()? else { return Ok(None) };
+    let position = LogPosition { sequence: Sequence(mark.sequence), checksum: mark.checksum };
+    // Its object might have the name of the one that is stored.
+    Ok((position.sequence > ends.above).then_some((position, reader)))
+}
+
+/// The next bytes of a snapshot; `None`: these were all.
+pub(super) fn next(reader: &BackupReader) -> Result<Option<Vec<u8>>, String> {
+    loop {
+        reader.touch();
+        match reader.take()? {
+            BackupPiece::Pending => sleep(LOOK),
+            BackupPiece::Bytes(bytes) => return Ok(Some(bytes)),
+            BackupPiece::End => return Ok(None),
+        }
+    }
+}
+
 fn upload(
     store: &Acknowledger,
     snapshots: &JetStreamSnapshots,
     (taker, ends): (u64, SnapshotEnds),
 ) -> Result<SnapshotTaken, String> {
-    await_folder(store, ends.has)?;
-    let Some((mark, reader)) = store.begin_backup()? else { return Ok(SnapshotTaken::Nothing) };
-    let position = LogPosition { sequence: Sequence(mark.sequence), checksum: mark.checksum };
-    // Its object might have the name of the one that is stored.
-    if position.sequence <= ends.above {
-        return Ok(SnapshotTaken::Nothing);
-    }
+    let Some((position, reader)) = begin(store, ends)? else { return Ok(SnapshotTaken::Nothing) };
     let object = SnapshotMark::object_of(position.sequence, taker);
     let mut upload = snapshots.store(&object);
-    loop {
-        reader.touch();
-        match reader.take()? {
-            BackupPiece::Pending => sleep(LOOK),
-            BackupPiece::Bytes(bytes) => upload.write(&bytes)?,
-            BackupPiece::End => break,
-        }
+    while let Some(bytes) = next(&reader)? {
+        upload.write(&bytes)?;
     }
     let bytes = upload.finish()?;
     Ok(SnapshotTaken::Stored(SnapshotMark { position, bytes, object }))

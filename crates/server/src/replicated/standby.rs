@@ -3,12 +3,12 @@
 //! The thread that follows the log notes what it knows each time round; whoever asks is told what was noted last. So an answer costs that thread
 //! nothing, and there is one while it waits for NATS servers or loads a snapshot, which may take long.
 
+use super::monotonic;
 use crate::http::{Kind, Metric, StandbyListener, StandbyVitals, Vitals};
 use crate::keeping;
 use crate::tls::Certificates;
 use crate::users::UserRegistry;
 use headwater_config::{Config, ConfigError, OptionalPort, Tls};
-use headwater_jetstream::monotonic;
 use headwater_keep::{LogMark, Store};
 use headwater_log::Monotonic;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -237,9 +237,9 @@ impl ShardService {
         let run = shards.as_ref().map_or_else(random, |shards| shards.outbox.run());
         let common = shards.as_ref().map(|shards| shards.common_memory());
         let gauge = Gauge::new(common).map_err(|error| ConfigError(format!("memory: {error}")))?;
-        let mut node =
-            Node::new(Settings { limits: config.limits.to_limits(), secret, draws: random() });
         // A simulation is the same each time.
+        let draws = if cfg!(test) { 1 } else { random() };
+        let mut node = Node::new(Settings { limits: config.limits.to_limits(), secret, draws });
         node.engine_mut().set_stopwatch((!cfg!(test)).then_some(times::now));
         gauge.set_on_its_way(crate::io_threads::on_its_way(
             config.listen.io_threads.saturating_sub(1),

@@ -323,10 +323,11 @@ impl Service for ShardService {
 
     #[inline]
     fn durable_writes(&self) -> DurableWrites {
-        self.stores
-            .keeping
-            .as_ref()
-            .map_or_else(DurableWrites::default, EmbeddedStore::durable_writes)
+        let keeping = self.stores.keeping.as_ref();
+        let writes = keeping.map_or_else(DurableWrites::default, EmbeddedStore::durable_writes);
+        #[cfg(test)]
+        let writes = crate::replicated::simulated::gate(writes);
+        writes
     }
 
     #[inline]

@@ -156,7 +156,7 @@ pub(super) struct Busy {
 }
 
 /// Bytes that have come, as a stream.
-pub(super) struct Come(pub(super) VecDeque<u8>);
+pub(crate) struct Come(pub(crate) VecDeque<u8>);
 
 impl Read for Come {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -197,7 +197,7 @@ pub(super) const LENT_MAX: u64 = 2000;
 /// Groups that scripts have keys of.
 const SCRIPTED: [&str; 7] = ["|a", "|b", "|c", "|d", "|10", "|1", "|~x"];
 
-pub(super) fn request(words: &[&str]) -> Vec<u8> {
+pub(crate) fn request(words: &[&str]) -> Vec<u8> {
     encoded(&words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>())
 }
 
@@ -211,7 +211,7 @@ pub(super) fn beginning() -> Vec<u8> {
     request(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-pub(super) fn integer(frame: &Frame) -> Option<i64> {
+pub(crate) fn integer(frame: &Frame) -> Option<i64> {
     match frame {
         Frame::Integer(number) => Some(*number),
         other => String::from_utf8(other.text()?).ok()?.parse().ok(),

@@ -9,6 +9,8 @@
 //! In `apart` each shard is as if in a process of its own: what one writes to another goes as bytes, and connections between them are cut at
 //! any moment, with all that is on its way.
 //!
+//! Shards of a cluster, whose writes go to a replicated log first, are in `replicated::simulated`, with the nodes that own them.
+//!
 //! `HEADWATER_SIMULATED_SEED=7` repeats one seed, `HEADWATER_SIMULATED_SEEDS=100000` runs more of them;
 //! `HEADWATER_SIMULATED_SHARDS=2,8` says of how many shards, `HEADWATER_SIMULATED_SCRIPT=FILE` what clients ask, as a failure shows it.
 
@@ -23,4 +25,5 @@ mod pipe;
 mod tests;
 mod world;
 
-pub(crate) use pipe::ServerEnd;
+pub(crate) use busy::{Come, integer, request};
+pub(crate) use pipe::{Pipe, ServerEnd};

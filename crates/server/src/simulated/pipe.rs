@@ -5,37 +5,37 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// On their way to the server.
-    pub(super) asked: VecDeque<u8>,
+    pub(crate) asked: VecDeque<u8>,
     /// On their way to the client.
-    pub(super) told: VecDeque<u8>,
+    pub(crate) told: VecDeque<u8>,
     /// The client has sent its last byte.
-    pub(super) client_ended: bool,
+    pub(crate) client_ended: bool,
     /// The server has hung up.
-    pub(super) server_ended: bool,
+    pub(crate) server_ended: bool,
     /// The server has not heard yet of what has changed.
-    pub(super) news: bool,
+    pub(crate) news: bool,
 }
 
 /// What both ends share.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pipe(Arc<Mutex<State>>);
+pub(crate) struct Pipe(Arc<Mutex<State>>);
 
 impl Pipe {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The client sends these bytes.
-    pub(super) fn ask(&self, bytes: &[u8]) {
+    pub(crate) fn ask(&self, bytes: &[u8]) {
         let mut state = self.state();
         state.asked.extend(bytes);
         state.news = true;
     }
 
     /// The client hangs up.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut state = self.state();
         (state.client_ended, state.news) = (true, true);
     }
@@ -44,6 +44,13 @@ impl Pipe {
 /// The server's end.
 #[derive(Debug)]
 pub(crate) struct ServerEnd(pub(super) Pipe);
+
+impl ServerEnd {
+    /// That of a connection.
+    pub(crate) fn of(pipe: &Pipe) -> Self {
+        Self(pipe.clone())
+    }
+}
 
 impl Read for ServerEnd {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {

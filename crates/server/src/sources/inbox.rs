@@ -177,6 +177,9 @@ struct Bell {
     waker: OnceLock<Arc<Waker>>,
     /// It has been rung, and nobody has come yet.
     rung: AtomicBool,
+    /// How many answers of loads were taken.
+    #[cfg(test)]
+    loads_taken: AtomicU64,
 }
 
 /// The side of a source that one shard has alone.
@@ -235,6 +238,27 @@ pub(super) struct Outlets {
 }
 
 impl Inbox {
+    /// Waits until so many loads were answered since the beginning, and has the answers come in the order in which they were asked for: a simulation is the same
+    /// each time. `false`: all of them were taken.
+    #[cfg(test)]
+    pub(crate) fn simulate_answers(&self, answered: u64) -> bool {
+        let fetch = |told: &Told| match told {
+            Told::News(News::Loaded { fetch, .. }) => Some(fetch.0),
+            _ => None,
+        };
+        let awaited = answered - self.slot.bell.loads_taken.load(Ordering::Relaxed);
+        let mut all = Vec::new();
+        while (all.iter().filter(|(_, told)| fetch(told).is_some()).count() as u64) < awaited {
+            let one = self.receiver.recv_timeout(Duration::from_secs(60));
+            all.push(one.expect("a disk that answers"));
+        }
+        all.extend(self.receiver.try_iter());
+        all.sort_by_key(|(_, told)| fetch(told));
+        all.into_iter().for_each(|one| self.slot.sender.send(one).expect("there is room"));
+        self.slot.bell.ring();
+        awaited > 0
+    }
+
     /// An inbox of one of the shards whose sources take of this memory.
     pub(crate) fn new(memory: &Arc<SourceMemory>) -> Self {
         let (sender, receiver) = sync_channel(WAITING_MAX);
@@ -274,6 +298,12 @@ impl Inbox {
             return Vec::new();
         }
         let taken: Vec<_> = self.receiver.try_iter().take(TAKEN_MAX).collect();
+        #[cfg(test)]
+        {
+            let is_load = |it: &&(Arc<Tag>, Told)| matches!(it.1, Told::News(News::Loaded { .. }));
+            let loads = taken.iter().filter(is_load).count() as u64;
+            self.slot.bell.loads_taken.fetch_add(loads, Ordering::Relaxed);
+        }
         if taken.len() == TAKEN_MAX {
             self.slot.bell.ring();
         }

@@ -10,84 +10,157 @@ use std::collections::BTreeMap;
 
 /// What a node asks.
 #[derive(Clone, Debug)]
-pub(super) enum Asked {
+pub enum Asked {
+    /// The log of its shard.
     Log(LogRequest),
+    /// The bucket of all shards.
     Bucket(BucketRequest),
 }
 
 /// What it is answered.
 #[derive(Clone, Debug)]
-pub(super) enum Answered {
+pub enum Answered {
+    /// By the log.
     Log(LogAnswer),
+    /// By the bucket.
     Bucket(BucketAnswer),
 }
 
 /// Who asks: a node, and the number of its life.
-pub(super) type Asker = (usize, u64);
+pub type Asker = (usize, u64);
 
 /// Most messages that a read gives.
 const READ_MESSAGES: usize = 16;
 
-/// Servers, and the network between them and nodes.
-#[derive(Default)]
-pub(super) struct Cloud {
+/// The log of a shard.
+#[derive(Debug, Default)]
+struct ShardLog {
     /// Messages, the first of which has sequence 1.
     messages: Vec<Vec<u8>>,
     /// How many were purged.
     purged: usize,
     ids: BTreeMap<MessageId, u64>,
-    /// All states that keys have had.
-    keys: BTreeMap<String, Vec<(Revision, Vec<u8>)>>,
-    revision: u64,
-    /// When there is a leader again, of the log and of the bucket.
-    pub(super) log_leads: u64,
-    pub(super) bucket_leads: u64,
-    /// Until when what a node sends is kept back.
-    pub(super) stalled: [u64; super::run::NODES],
-    /// Until when a node is cut off.
-    pub(super) cut_off: [u64; super::run::NODES],
-    asked: BTreeMap<(u64, u64), (Asker, Asked)>,
-    answers: BTreeMap<(u64, u64), (Asker, Answered)>,
-    /// When the last request and the last answer of a node arrive.
-    last: [(u64, u64); super::run::NODES],
-    count: u64,
     /// Appends that are kept back until somebody claims.
     kept_back: Vec<(Asker, LogRequest)>,
     /// Appends of an epoch that were stored behind a claim of a greater one.
-    pub(super) trapped: u64,
+    trapped: u64,
     greatest: u64,
 }
 
-impl Cloud {
-    /// The last sequence.
-    pub(super) fn last(&self) -> u64 {
+/// Servers, and the network between them and nodes.
+#[derive(Debug)]
+pub struct Cloud {
+    logs: Vec<ShardLog>,
+    /// Whose log each node's is.
+    log_of: Vec<usize>,
+    /// All states that keys have had.
+    keys: BTreeMap<String, Vec<(Revision, Vec<u8>)>>,
+    revision: u64,
+    /// When there is a leader again, of the logs.
+    pub log_leads: u64,
+    /// The same, of the bucket.
+    pub bucket_leads: u64,
+    /// Until when what a node sends is kept back.
+    pub stalled: Vec<u64>,
+    /// Until when a node is cut off.
+    pub cut_off: Vec<u64>,
+    asked: BTreeMap<(u64, u64), (Asker, Asked)>,
+    answers: BTreeMap<(u64, u64), (Asker, Answered)>,
+    /// When the last request and the last answer of a node arrive.
+    last: Vec<(u64, u64)>,
+    count: u64,
+}
+
+impl ShardLog {
+    fn last(&self) -> u64 {
         self.messages.len() as u64
     }
 
-    /// How many messages were purged.
-    pub(super) fn purged(&self) -> usize {
-        self.purged
+    fn store(&mut self, id: MessageId, bytes: Vec<u8>) -> AppendOutcome {
+        self.messages.push(bytes);
+        self.ids.insert(id, self.last());
+        self.trapped += u64::from(id.epoch.0 < self.greatest);
+        self.greatest = self.greatest.max(id.epoch.0);
+        AppendOutcome::Stored(Sequence(self.last()))
+    }
+}
+
+impl Cloud {
+    /// Empty logs of shards, and an empty bucket; each node is for one shard.
+    #[must_use]
+    pub fn new(shards_of_nodes: &[usize]) -> Self {
+        let logs = shards_of_nodes.iter().max().map_or(0, |last| last + 1);
+        let nodes = shards_of_nodes.len();
+        Self {
+            logs: (0..logs).map(|_| ShardLog::default()).collect(),
+            log_of: shards_of_nodes.to_vec(),
+            keys: BTreeMap::new(),
+            revision: 0,
+            log_leads: 0,
+            bucket_leads: 0,
+            stalled: vec![0; nodes],
+            cut_off: vec![0; nodes],
+            asked: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            last: vec![(0, 0); nodes],
+            count: 0,
+        }
     }
 
-    /// What of the log there is.
-    pub(super) fn extent(&self) -> LogExtent {
-        let bytes = self.messages[self.purged..].iter().map(Vec::len).sum::<usize>() as u64;
-        LogExtent { first: Sequence(self.purged as u64 + 1), bytes }
+    /// The last sequence of a shard's log.
+    #[must_use]
+    pub fn last(&self, shard: usize) -> u64 {
+        self.logs[shard].last()
+    }
+
+    /// How many messages of it were purged.
+    #[must_use]
+    pub fn purged(&self, shard: usize) -> usize {
+        self.logs[shard].purged
+    }
+
+    /// What of it there is.
+    #[must_use]
+    pub fn extent(&self, shard: usize) -> LogExtent {
+        let log = &self.logs[shard];
+        let bytes = log.messages[log.purged..].iter().map(Vec::len).sum::<usize>() as u64;
+        LogExtent { first: Sequence(log.purged as u64 + 1), bytes }
+    }
+
+    /// How many appends of an epoch were stored behind a claim of a greater one.
+    #[must_use]
+    pub fn trapped(&self) -> u64 {
+        self.logs.iter().map(|log| log.trapped).sum()
+    }
+
+    /// All keys of the bucket, with what they have now.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, Revision, &[u8])> {
+        let last = |states: &'_ [(Revision, Vec<u8>)]| states.len().checked_sub(1);
+        self.keys.iter().filter_map(move |(key, states)| {
+            let (revision, value) = &states[last(states)?];
+            Some((&**key, *revision, &**value))
+        })
+    }
+
+    /// Answers at once, as servers do that nothing has happened to.
+    pub fn bucket_at_once(&mut self, request: BucketRequest) -> BucketAnswer {
+        self.bucket(&mut Rng::new(0), &LogFaults::default(), request)
     }
 
     /// The last value of a key of the bucket.
-    pub(super) fn value_of(&self, key: &str) -> Option<&[u8]> {
+    #[must_use]
+    pub fn value_of(&self, key: &str) -> Option<&[u8]> {
         self.keys.get(key)?.last().map(|(_, value)| &**value)
     }
 
     /// Somebody who operates the cluster writes a key of the bucket.
-    pub(super) fn write(&mut self, key: &str, value: Vec<u8>) {
+    pub fn write(&mut self, key: &str, value: Vec<u8>) {
         self.revision += 1;
         self.keys.entry(key.into()).or_default().push((Revision(self.revision), value));
     }
 
     /// A node sends a request.
-    pub(super) fn send(
+    pub fn send(
         &mut self,
         rng: &mut Rng,
         faults: &LogFaults,
@@ -107,8 +180,9 @@ impl Cloud {
             return;
         }
         // Once one of an epoch is kept back, so are those behind it.
+        let log = &mut self.logs[self.log_of[node]];
         let waits = |id: MessageId| {
-            let mut kept = self.kept_back.iter();
+            let mut kept = log.kept_back.iter();
             kept.any(|(_, request)| matches!(request, LogRequest::Append { id: kept, .. } if kept.epoch == id.epoch))
         };
         let keeps_back = rng.below(1000) < faults.traps
@@ -116,7 +190,7 @@ impl Cloud {
         let mut at = (now + 1 + rng.below(30) as u64).max(stalled);
         match asked {
             Asked::Log(request @ LogRequest::Append { id, .. }) if id.number > 0 && keeps_back => {
-                self.kept_back.push((asker, request));
+                log.kept_back.push((asker, request));
             }
             asked => self.send_at(rng, faults, &mut at, asker, (asked, is_append)),
         }
@@ -172,7 +246,7 @@ impl Cloud {
     }
 
     /// Does what has arrived by `now`.
-    pub(super) fn serve(&mut self, rng: &mut Rng, faults: &LogFaults, now: u64) {
+    pub fn serve(&mut self, rng: &mut Rng, faults: &LogFaults, now: u64) {
         while let Some(entry) = self.asked.first_entry().filter(|entry| entry.key().0 <= now) {
             let (asker, asked) = entry.remove();
             let leads = match &asked {
@@ -196,18 +270,20 @@ impl Cloud {
             }
             let claims =
                 matches!(&asked, Asked::Log(LogRequest::Append { id, .. }) if id.number == 0);
-            let before = self.last();
+            let shard = self.log_of[asker.0];
+            let before = self.last(shard);
             let answer = match asked {
-                Asked::Log(request) => self.log(rng, faults, request).map(Answered::Log),
+                Asked::Log(request) => self.log(rng, faults, shard, request).map(Answered::Log),
                 Asked::Bucket(request) => Some(Answered::Bucket(self.bucket(rng, faults, request))),
             };
             if let Some(answer) = answer {
                 self.answer(rng, faults, now, asker, answer);
             }
-            if claims && self.last() > before {
+            if claims && self.last(shard) > before {
                 let some = 2 + rng.below(3);
-                for (asker, request) in std::mem::take(&mut self.kept_back).into_iter().take(some) {
-                    let answer = self.log(rng, faults, request).map(Answered::Log);
+                let kept_back = std::mem::take(&mut self.logs[shard].kept_back);
+                for (asker, request) in kept_back.into_iter().take(some) {
+                    let answer = self.log(rng, faults, shard, request).map(Answered::Log);
                     answer.into_iter().for_each(|one| self.answer(rng, faults, now, asker, one));
                 }
             }
@@ -215,51 +291,50 @@ impl Cloud {
     }
 
     /// The next answer that has arrived at a node; those to earlier lives are lost.
-    pub(super) fn arrived(&mut self, now: u64, asker: Asker) -> Option<Answered> {
+    pub fn arrived(&mut self, now: u64, asker: Asker) -> Option<Answered> {
         let due = self.answers.range(..=(now, u64::MAX));
         let key = due.filter(|(_, (to, _))| to.0 == asker.0).map(|(&key, _)| key).next()?;
         let (to, answer) = self.answers.remove(&key)?;
         if to == asker { Some(answer) } else { self.arrived(now, asker) }
     }
 
-    fn log(&mut self, rng: &mut Rng, faults: &LogFaults, request: LogRequest) -> Option<LogAnswer> {
+    fn log(
+        &mut self,
+        rng: &mut Rng,
+        faults: &LogFaults,
+        shard: usize,
+        request: LogRequest,
+    ) -> Option<LogAnswer> {
+        let log = &mut self.logs[shard];
         match request {
             LogRequest::Append { id, expected, bytes } => {
-                let outcome = match self.ids.get(&id) {
+                let outcome = match log.ids.get(&id) {
                     Some(&sequence) => AppendOutcome::Stored(Sequence(sequence)),
                     None if rng.below(1000) < faults.refused => AppendOutcome::Refused,
-                    None if expected.0 != self.last() => AppendOutcome::Refused,
-                    None => self.store(id, bytes),
+                    None if expected.0 != log.last() => AppendOutcome::Refused,
+                    None => log.store(id, bytes),
                 };
                 Some(LogAnswer::Append { id, outcome })
             }
             LogRequest::Read { tag, from } => {
                 // A replica that is behind answers.
                 let stale = if rng.below(1000) < faults.stale { rng.below(8) } else { 0 };
-                let end = self.messages.len().saturating_sub(stale).max(self.purged);
-                let first = (from.0 as usize).saturating_sub(1).max(self.purged).min(end);
+                let end = log.messages.len().saturating_sub(stale).max(log.purged);
+                let first = (from.0 as usize).saturating_sub(1).max(log.purged).min(end);
                 let some = first..end.min(first + 1 + rng.below(READ_MESSAGES));
-                let messages = some.map(|at| (Sequence(at as u64 + 1), self.messages[at].clone()));
+                let messages = some.map(|at| (Sequence(at as u64 + 1), log.messages[at].clone()));
                 let batch = LogBatch {
                     messages: messages.collect(),
-                    first: Sequence(self.purged as u64 + 1),
+                    first: Sequence(log.purged as u64 + 1),
                     last: Sequence(end as u64),
                 };
                 Some(LogAnswer::Read { tag, batch: Some(batch) })
             }
             LogRequest::Purge { below } => {
-                self.purged = self.purged.max((below.0 as usize).saturating_sub(1));
+                log.purged = log.purged.max((below.0 as usize).saturating_sub(1));
                 None
             }
         }
-    }
-
-    fn store(&mut self, id: MessageId, bytes: Vec<u8>) -> AppendOutcome {
-        self.messages.push(bytes);
-        self.ids.insert(id, self.last());
-        self.trapped += u64::from(id.epoch.0 < self.greatest);
-        self.greatest = self.greatest.max(id.epoch.0);
-        AppendOutcome::Stored(Sequence(self.last()))
     }
 
     fn bucket(

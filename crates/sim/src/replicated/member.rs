@@ -218,7 +218,7 @@ impl Member {
                         self.ended = Some(MemberEnd::NameTaken);
                     }
                     self.drain.answered(&answer, clock).expect("it was written whole");
-                    let known = (shared.cloud.extent(), self.replica.position());
+                    let known = (shared.cloud.extent(0), self.replica.position());
                     let snapshots = self.snapshots.answered(&answer, known, clock);
                     snapshots.into_iter().for_each(|effect| self.snapshot(effect, shared));
                     ReplicaInput::Bucket(answer)
@@ -423,7 +423,7 @@ impl Member {
             effect.into_iter().for_each(|effect| self.snapshot(effect, shared));
         }
         if self.replica.serves().is_some() {
-            let effect = self.snapshots.tick(shared.cloud.extent(), clock);
+            let effect = self.snapshots.tick(shared.cloud.extent(0), clock);
             effect.into_iter().for_each(|effect| self.snapshot(effect, shared));
         }
     }

@@ -33,4 +33,5 @@ mod history;
 mod member;
 mod run;
 
+pub use cloud::{Answered, Asked, Asker, Cloud};
 pub use run::{LogCut, LogFaults, LogSeen, run};

@@ -78,7 +78,8 @@ impl LogFaults {
     }
 
     /// Those of a seed: mostly some kinds, and in one case of ten none.
-    fn of(rng: &mut Rng) -> Self {
+    #[must_use]
+    pub fn of(rng: &mut Rng) -> Self {
         let mut faults = Self { older: 100, ..Self::default() };
         if rng.chance(10) {
             return faults;
@@ -240,7 +241,7 @@ impl World {
 
     /// P1 and P3: what was purged is in the snapshot that is named, which is there.
     fn check_snapshots(&self) -> Result<(), String> {
-        let (named, purged) = (self.named(), self.cloud.purged() as u64);
+        let (named, purged) = (self.named(), self.cloud.purged(0) as u64);
         let upto = named.as_ref().map_or(0, |mark| mark.position.sequence.0);
         if purged > 0 && purged >= upto {
             return Err(format!("P1: purged up to {purged}, and {named:?} is named"));
@@ -355,7 +356,7 @@ impl World {
             let first = &self.members[0].disk;
             let same = self.members.iter().all(|member| member.disk == *first);
             let answers = self.members.iter().any(|member| member.may_answer(self.now));
-            let whole = first.position.sequence.0 == self.cloud.last();
+            let whole = first.position.sequence.0 == self.cloud.last(0);
             let operated = self.drained_owner().is_none() && self.order_is_done()?;
             if rest < CALM / 2 && answers && same && whole && operated {
                 return Ok(first.clone());
@@ -388,7 +389,7 @@ pub fn run(seed: u64, change: impl FnOnce(&mut LogFaults)) -> Result<LogSeen, St
     let mut world = World {
         rng,
         faults,
-        cloud: Cloud::default(),
+        cloud: Cloud::new(&[0; NODES]),
         history: History::default(),
         objects: Objects::new(),
         members,
@@ -408,7 +409,7 @@ pub fn run(seed: u64, change: impl FnOnce(&mut LogFaults)) -> Result<LogSeen, St
     let last = world.calm()?;
     world.history.check(&last.lists)?;
     world.seen.insert("answers", world.history.answers);
-    world.seen.insert("late appends behind a claim", world.cloud.trapped);
+    world.seen.insert("late appends behind a claim", world.cloud.trapped());
     world.seen.retain(|_, count| *count > 0);
     Ok(world.seen)
 }

@@ -1,7 +1,6 @@
 //! What the shard's thread is told of its lease and of its log.
 
-use super::{Driver, LAPSED_WAKE, stop_for_good};
-use headwater_jetstream::monotonic;
+use super::{Driver, LAPSED_WAKE, monotonic, stop_for_good};
 use headwater_log::LeaseTimes;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +17,7 @@ impl Driver {
         let bytes = self.replica.unacknowledged_bytes() as u64;
         self.lease.unacknowledged_bytes.store(bytes, Ordering::Relaxed);
         self.lease.unacknowledged_records.store(self.appended.len() as u64, Ordering::Relaxed);
+        self.lease.log_bytes.store(self.servers.extent().bytes, Ordering::Relaxed);
         let until = self.replica.answers_until().map_or(0, |until| until.0);
         if until > 0 {
             let renewed = until - LeaseTimes::default().lease_millis;

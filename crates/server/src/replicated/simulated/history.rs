@@ -1,0 +1,516 @@
+//! What clients have asked and been told, and whether that can be explained.
+//!
+//! - Lists grow by texts that are all different, counters by one, so what a client is told of them is a *version*: there is one order of all operations
+//!   that explains the versions, and agrees with the times at which operations began and ended. So nothing that was acknowledged is lost, nothing that was
+//!   seen is undone, nothing counts twice, and no two owners answer at one time.
+//! - Registers are set to values that are all different, and removed: the same is decided by the times for which each value must have been there
+//!   (Gibbons and Korach, *Testing shared memories*).
+//! - A counter and a list that change in one transaction are always seen together.
+//! - What was refused is not done.
+//! - What a join shows of a list is a version of it: with one shard the last one, with several a session's own at least, and none that it had
+//!   seen later.
+
+use std::collections::BTreeMap;
+
+/// How many lists, counters and registers there are.
+pub(super) const LISTS: usize = 3;
+pub(super) const COUNTERS: usize = 3;
+pub(super) const REGISTERS: usize = 2;
+/// Behind the lists and the counters: those that change in one transaction.
+pub(super) const PAIR_LIST: usize = LISTS;
+pub(super) const PAIR_COUNTER: usize = COUNTERS;
+/// How long a text is that a list grows by.
+pub(super) const TEXT: usize = 6;
+
+/// What a client asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    /// A list grows by this operation's own text.
+    Append(usize),
+    ReadList(usize),
+    /// The same, as a join has it.
+    ReadJoin(usize),
+    /// A counter goes on by one.
+    Count(usize),
+    ReadCounter(usize),
+    /// A register has this operation's own value.
+    Set(usize),
+    Remove(usize),
+    ReadRegister(usize),
+    /// The counter and the list of the pair grow in one transaction.
+    Both,
+    ReadBoth,
+}
+
+/// What it was told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    /// It was not executed.
+    Refused,
+    /// How long a list is.
+    Length(usize),
+    /// What a list has.
+    Text(String),
+    Number(u64),
+    /// What a register has: whose value.
+    Value(Option<usize>),
+    /// Nothing but that it was done.
+    Done,
+    /// Counter and length of the pair.
+    Both(u64, usize),
+    /// Counter and list of the pair.
+    BothRead(u64, String),
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) operation: Operation,
+    pub(super) client: usize,
+    pub(super) began: u64,
+    /// When it was answered, and what.
+    pub(super) answer: Option<(u64, Told)>,
+}
+
+/// All operations; each is named by its place.
+#[derive(Default)]
+pub(super) struct History {
+    pub(super) asked: Vec<Asked>,
+}
+
+/// An operation on something that has versions: the version, whether it only reads, and its times.
+type Versioned = (u64, bool, u64, u64, usize);
+
+/// For how long the value of a register must have been there.
+struct Zone {
+    /// The first end of an operation that has set or seen it, and the last beginning of one.
+    first_end: u64,
+    last_began: u64,
+    value: usize,
+}
+
+impl Zone {
+    /// The times between which it was there, without a gap; or within which it was at some time.
+    fn span(&self) -> (u64, u64) {
+        (self.first_end.min(self.last_began), self.first_end.max(self.last_began))
+    }
+
+    fn was_there_throughout(&self) -> bool {
+        self.first_end < self.last_began
+    }
+}
+
+pub(super) fn text_of(which: usize) -> String {
+    format!("{which:05},")
+}
+
+/// The operations whose texts a list has.
+fn texts(list: &str) -> Result<Vec<usize>, String> {
+    let (pieces, rest) = list.as_bytes().as_chunks::<TEXT>();
+    let number = |piece: &[u8; TEXT]| std::str::from_utf8(&piece[..TEXT - 1]).ok()?.parse().ok();
+    let all: Option<Vec<usize>> = pieces.iter().map(number).collect();
+    all.filter(|_| rest.is_empty()).ok_or_else(|| format!("'{list}' is no list"))
+}
+
+/// There is an order that explains the versions.
+fn check_order(what: &str, mut all: Vec<Versioned>) -> Result<(), String> {
+    all.sort_unstable();
+    let (mut earliest_end, mut of) = (u64::MAX, 0);
+    let mut rest = &all[..];
+    while let Some(last) = rest.last() {
+        // All reads of one version are in whatever order their times are.
+        let group = rest.iter().rev().take_while(|one| (one.0, one.1) == (last.0, last.1));
+        let group = &rest[rest.len() - group.count()..];
+        rest = &rest[..rest.len() - group.len()];
+        if let Some(late) = group.iter().find(|one| one.2 > earliest_end) {
+            return Err(format!(
+                "{what}: operation {} began at {} and saw version {}; operation {of} had ended at {earliest_end}, and saw more",
+                late.4, late.2, late.0
+            ));
+        }
+        let first = group.iter().min_by_key(|one| one.3).expect("there is one");
+        if first.3 < earliest_end {
+            (earliest_end, of) = (first.3, first.4);
+        }
+    }
+    Ok(())
+}
+
+impl History {
+    /// An operation begins.
+    pub(super) fn begin(&mut self, operation: Operation, client: usize, now: u64) -> usize {
+        self.asked.push(Asked { operation, client, began: now, answer: None });
+        self.asked.len() - 1
+    }
+
+    /// How many were answered by something else than a refusal.
+    pub(super) fn answers(&self) -> u64 {
+        self.all().filter(|(_, asked)| asked.end().is_some()).count() as u64
+    }
+
+    /// How many were refused.
+    pub(super) fn refusals(&self) -> u64 {
+        self.all().filter(|(_, asked)| asked.is_refused()).count() as u64
+    }
+
+    fn all(&self) -> impl Iterator<Item = (usize, &Asked)> {
+        self.asked.iter().enumerate()
+    }
+
+    /// Whether everything can be explained. The last operations have read everything, with nothing under way.
+    pub(super) fn check(&self, joins_are_current: bool) -> Result<(), String> {
+        (0..=PAIR_LIST).try_for_each(|list| self.check_list(list, joins_are_current))?;
+        (0..=PAIR_COUNTER).try_for_each(|counter| self.check_counter(counter))?;
+        (0..REGISTERS).try_for_each(|register| self.check_register(register))
+    }
+
+    /// What the last read of a list has seen.
+    pub(super) fn last_text(&self, list: usize) -> String {
+        let text = |asked: &Asked| match (&asked.operation, &asked.answer) {
+            (Operation::ReadList(at), Some((_, Told::Text(text)))) if *at == list => {
+                Some(text.clone())
+            }
+            (Operation::ReadBoth, Some((_, Told::BothRead(_, text)))) if list == PAIR_LIST => {
+                Some(text.clone())
+            }
+            _ => None,
+        };
+        self.asked.iter().rev().find_map(text).unwrap_or_default()
+    }
+
+    fn check_list(&self, list: usize, joins_are_current: bool) -> Result<(), String> {
+        let last = self.last_text(list);
+        let appends = |asked: &Asked| match asked.operation {
+            Operation::Append(at) => at == list,
+            Operation::Both => list == PAIR_LIST,
+            _ => false,
+        };
+        let mut places = BTreeMap::new();
+        for (place, which) in texts(&last)?.into_iter().enumerate() {
+            let asked = self.asked.get(which).filter(|asked| appends(asked));
+            let asked = asked.ok_or_else(|| format!("list {list} has {which}, of nobody"))?;
+            if asked.is_refused() {
+                return Err(format!("append {which} to list {list} was refused, and is there"));
+            }
+            if places.insert(which, place).is_some() {
+                return Err(format!("list {list} has {which} twice"));
+            }
+        }
+        let (mut order, mut seen_of) = (Vec::new(), BTreeMap::<usize, (u64, usize)>::new());
+        for (which, asked) in self.all() {
+            let shown = |text: &str| match last.starts_with(text) {
+                true => Ok((text.len() / TEXT) as u64),
+                false => Err(format!(
+                    "operation {which} saw '{text}' in list {list}, which is '{last}' in the end"
+                )),
+            };
+            match (&asked.operation, &asked.answer) {
+                (_, Some((end, told @ (Told::Length(length) | Told::Both(_, length)))))
+                    if appends(asked) =>
+                {
+                    if places.get(&which).is_none_or(|place| *length != (place + 1) * TEXT) {
+                        return Err(format!(
+                            "append {which} to list {list} was acknowledged ({told:?}) and is lost, or elsewhere: '{last}'"
+                        ));
+                    }
+                    let version = (length / TEXT) as u64;
+                    order.push((version, false, asked.began, *end, which));
+                    let before = seen_of.entry(asked.client).or_default();
+                    *before = (*before).max((version, which));
+                }
+                _ if appends(asked) => {
+                    if let Some(place) = places.get(&which) {
+                        order.push((*place as u64 + 1, false, asked.began, u64::MAX, which));
+                    }
+                }
+                (Operation::ReadList(at), Some((end, Told::Text(text)))) if *at == list => {
+                    order.push((shown(text)?, true, asked.began, *end, which));
+                }
+                (Operation::ReadBoth, Some((end, Told::BothRead(_, text))))
+                    if list == PAIR_LIST =>
+                {
+                    order.push((shown(text)?, true, asked.began, *end, which));
+                }
+                (Operation::ReadJoin(at), Some((end, Told::Text(text)))) if *at == list => {
+                    let version = shown(text)?;
+                    if joins_are_current {
+                        order.push((version, true, asked.began, *end, which));
+                    }
+                    let before = seen_of.entry(asked.client).or_default();
+                    if version < before.0 {
+                        return Err(format!(
+                            "operation {which} saw version {version} of list {list} by a join; operation {} of the same session had seen {}, or written it",
+                            before.1, before.0
+                        ));
+                    }
+                    *before = (version, which);
+                }
+                _ => {}
+            }
+        }
+        check_order(&format!("list {list}"), order)
+    }
+
+    fn check_counter(&self, counter: usize) -> Result<(), String> {
+        let counts = |asked: &Asked| match asked.operation {
+            Operation::Count(at) => at == counter,
+            Operation::Both => counter == PAIR_COUNTER,
+            _ => false,
+        };
+        let (mut order, mut told, mut unknown) = (Vec::new(), BTreeMap::new(), 0);
+        let mut last = 0;
+        for (which, asked) in self.all() {
+            match (&asked.operation, &asked.answer) {
+                (_, Some((end, Told::Number(number) | Told::Both(number, _)))) if counts(asked) => {
+                    if let Some(other) = told.insert(*number, which) {
+                        return Err(format!(
+                            "counter {counter} came to {number} by operations {other} and {which}"
+                        ));
+                    }
+                    order.push((*number, false, asked.began, *end, which));
+                }
+                (_, None) if counts(asked) => unknown += 1,
+                (Operation::ReadCounter(at), Some((end, Told::Number(number))))
+                    if *at == counter =>
+                {
+                    last = *number;
+                    order.push((*number, true, asked.began, *end, which));
+                }
+                (Operation::ReadBoth, Some((end, Told::BothRead(number, text))))
+                    if counter == PAIR_COUNTER =>
+                {
+                    if text.len() != *number as usize * TEXT {
+                        return Err(format!("operation {which} saw half a transaction: {asked:?}"));
+                    }
+                    last = *number;
+                    order.push((*number, true, asked.began, *end, which));
+                }
+                _ => {}
+            }
+            if let Some((_, Told::Both(number, length))) = asked.answer
+                && length != number as usize * TEXT
+            {
+                return Err(format!("operation {which} is half a transaction: {asked:?}"));
+            }
+        }
+        let done = told.len() as u64;
+        if last < done || last > done + unknown || told.keys().any(|number| *number > last) {
+            return Err(format!(
+                "counter {counter} is {last} in the end: {done} additions were acknowledged, up to {:?}, and of {unknown} nobody knows",
+                told.keys().last()
+            ));
+        }
+        check_order(&format!("counter {counter}"), order)
+    }
+
+    fn check_register(&self, register: usize) -> Result<(), String> {
+        let mut zones = BTreeMap::new();
+        let mut removals: Vec<(u64, u64, usize)> = Vec::new();
+        let sets: BTreeMap<usize, &Asked> =
+            self.all().filter(|(_, it)| it.operation == Operation::Set(register)).collect();
+        for (which, asked) in &sets {
+            if let Some(end) = asked.end() {
+                let zone = Zone { first_end: end, last_began: asked.began, value: *which };
+                zones.insert(*which, zone);
+            }
+        }
+        for (which, asked) in self.all() {
+            match (&asked.operation, &asked.answer) {
+                (Operation::Remove(at), answer) if *at == register && !asked.is_refused() => {
+                    let end = answer.as_ref().map_or(u64::MAX, |(end, _)| *end);
+                    removals.push((asked.began, end, which));
+                }
+                (Operation::ReadRegister(at), Some((end, Told::Value(Some(value)))))
+                    if *at == register =>
+                {
+                    let of_nobody = || format!("operation {which} saw {value}, which nobody set");
+                    let set = sets.get(value).ok_or_else(of_nobody)?;
+                    if set.is_refused() || *end < set.began {
+                        return Err(format!("operation {which} saw {value}: {set:?}"));
+                    }
+                    let zone = zones.entry(*value).or_insert(Zone {
+                        first_end: *end,
+                        last_began: set.began,
+                        value: *value,
+                    });
+                    zone.first_end = zone.first_end.min(*end);
+                    zone.last_began = zone.last_began.max(asked.began);
+                }
+                _ => {}
+            }
+        }
+        let what = format!("register {register}");
+        for one in zones.values().filter(|zone| zone.was_there_throughout()) {
+            let (begin, end) = one.span();
+            let within = |(first, last): (u64, u64)| begin < first && last < end;
+            let breaks = |other: &&Zone| {
+                let (first, last) = other.span();
+                let overlaps = begin.max(first) < end.min(last);
+                other.value != one.value
+                    && if other.was_there_throughout() { overlaps } else { within((first, last)) }
+            };
+            if let Some(other) = zones.values().find(breaks) {
+                return Err(format!(
+                    "{what} had {} from {begin} to {end} without a gap, and {} meanwhile",
+                    one.value, other.value
+                ));
+            }
+            if let Some(removal) = removals.iter().find(|it| within((it.0, it.1))) {
+                let value = one.value;
+                return Err(format!(
+                    "{what} was removed by {removal:?}, and had {value} all the while from {begin} to {end}"
+                ));
+            }
+        }
+        self.check_empty(register, &removals)
+    }
+
+    /// Who saw nothing in a register can have: nobody had set it before, or there was a removal with no value set between the two.
+    fn check_empty(&self, register: usize, removals: &[(u64, u64, usize)]) -> Result<(), String> {
+        let reads = self.all().filter_map(|(which, asked)| match asked.answer {
+            Some((end, Told::Value(None)))
+                if asked.operation == Operation::ReadRegister(register) =>
+            {
+                Some((which, asked.began, end))
+            }
+            _ => None,
+        });
+        // What nobody has removed was never set, at the beginning.
+        let beginning = [(0, 0, usize::MAX)];
+        for (which, began, end) in reads {
+            let was_set_between = |removed: u64| {
+                self.asked.iter().any(|asked| {
+                    asked.operation == Operation::Set(register)
+                        && asked.began > removed
+                        && asked.end().is_some_and(|set| set < began)
+                })
+            };
+            let mut before = removals.iter().chain(&beginning).filter(|it| it.0 <= end);
+            if before.all(|it| was_set_between(it.1)) {
+                return Err(format!(
+                    "operation {which} saw nothing in register {register}, which was set: that is lost"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Asked {
+    fn is_refused(&self) -> bool {
+        matches!(self.answer, Some((_, Told::Refused)))
+    }
+
+    /// When it was answered, by something else than a refusal.
+    fn end(&self) -> Option<u64> {
+        self.answer.as_ref().filter(|(_, told)| *told != Told::Refused).map(|(end, _)| *end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operation, when it began, and when it was told what.
+    type Timed = (Operation, u64, Option<(u64, Told)>);
+
+    /// A history of these.
+    fn history(all: &[Timed]) -> History {
+        let mut history = History::default();
+        for (operation, began, answer) in all {
+            let which = history.begin(*operation, 0, *began);
+            history.asked[which].answer.clone_from(answer);
+        }
+        history
+    }
+
+    fn at(end: u64, told: Told) -> Option<(u64, Told)> {
+        Some((end, told))
+    }
+
+    #[test]
+    fn what_cannot_be_explained_is_noticed() {
+        use Operation::{Append, Count, ReadCounter, ReadList, ReadRegister, Remove, Set};
+        let value = |end, which| at(end, Told::Value(which));
+        let cases = [
+            (vec![(Count(0), 1, at(2, Told::Number(1)))], Some("is 0 in the end")),
+            (
+                vec![
+                    (Count(0), 1, at(2, Told::Number(1))),
+                    (Count(0), 3, at(4, Told::Number(1))),
+                    (ReadCounter(0), 5, at(6, Told::Number(2))),
+                ],
+                Some("came to 1 by"),
+            ),
+            (
+                vec![
+                    (Count(0), 1, None),
+                    (Count(0), 1, at(9, Told::Number(2))),
+                    (ReadCounter(0), 10, at(11, Told::Number(2))),
+                ],
+                None,
+            ),
+            (
+                vec![
+                    (Append(0), 1, at(2, Told::Length(TEXT))),
+                    (ReadList(0), 3, at(4, Told::Text(String::new()))),
+                ],
+                Some("is lost"),
+            ),
+            (
+                vec![
+                    (Append(0), 1, at(2, Told::Refused)),
+                    (ReadList(0), 3, at(4, Told::Text(text_of(0)))),
+                ],
+                Some("was refused, and is there"),
+            ),
+            (
+                vec![
+                    (Append(0), 1, at(9, Told::Length(TEXT))),
+                    (ReadList(0), 2, at(3, Told::Text(text_of(0)))),
+                    (ReadList(0), 4, at(5, Told::Text(String::new()))),
+                    (ReadList(0), 10, at(11, Told::Text(text_of(0)))),
+                ],
+                Some("saw more"),
+            ),
+            (
+                vec![
+                    (Set(0), 1, at(2, Told::Done)),
+                    (Set(0), 3, at(4, Told::Done)),
+                    (ReadRegister(0), 5, value(6, Some(0))),
+                ],
+                Some("without a gap"),
+            ),
+            (
+                vec![
+                    (Set(0), 1, at(2, Told::Done)),
+                    (Remove(0), 3, at(4, Told::Number(1))),
+                    (ReadRegister(0), 5, value(6, Some(0))),
+                ],
+                Some("was removed"),
+            ),
+            (
+                vec![(Set(0), 1, at(2, Told::Done)), (ReadRegister(0), 5, value(6, None))],
+                Some("that is lost"),
+            ),
+            (
+                vec![
+                    (Set(0), 1, at(9, Told::Done)),
+                    (Remove(0), 1, None),
+                    (ReadRegister(0), 2, value(3, None)),
+                    (ReadRegister(0), 4, value(5, Some(0))),
+                    (ReadRegister(0), 20, value(21, None)),
+                ],
+                None,
+            ),
+        ];
+        for (all, wrong) in cases {
+            let found = history(&all).check(true).err();
+            match (&found, wrong) {
+                (None, None) => {}
+                (Some(found), Some(wrong)) if found.contains(wrong) => {}
+                _ => panic!("{all:?}: {found:?}, and not {wrong:?}"),
+            }
+        }
+    }
+}

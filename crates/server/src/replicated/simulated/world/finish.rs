@@ -1,0 +1,203 @@
+//! The end of a simulation: all faults are over, and what was promised is looked at.
+
+use super::{CALM, Servers, World};
+use crate::replicated::simulated::clients::reads;
+use crate::replicated::simulated::history::{Asked, COUNTERS, LISTS, Operation, Told};
+use crate::replicated::simulated::process::Process;
+use crate::simulated::request;
+use headwater_protocol::resp::ReplyCutter;
+use headwater_sim::replicated::LogFaults;
+
+impl World {
+    /// What a client of its own is answered at some server; `None`: it could not be asked, or its server has ended.
+    fn answer(&mut self, words: &[&str]) -> Result<Option<String>, String> {
+        let Some(pipe) = self.cluster.connect(&mut self.rng) else { return Ok(None) };
+        pipe.ask(&request(words));
+        let until = self.cluster.now + CALM;
+        loop {
+            self.step()?;
+            let told: Vec<u8> = pipe.state().told.iter().copied().collect();
+            if ReplyCutter::default().cut(&told).is_some() {
+                pipe.end();
+                return Ok(Some(told.escape_ascii().to_string()));
+            }
+            if pipe.state().server_ended {
+                return Ok(None);
+            }
+            if self.cluster.now > until {
+                return Err(format!("{words:?} is not answered"));
+            }
+        }
+    }
+
+    /// Asks until what is answered is right.
+    fn await_answer(
+        &mut self,
+        words: &[&str],
+        is_right: &dyn Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        let until = self.cluster.now + CALM;
+        let mut last = None;
+        while self.cluster.now < until {
+            match self.answer(words)? {
+                Some(answer) if is_right(&answer) => return Ok(()),
+                Some(answer) => last = Some(answer),
+                None => {}
+            }
+            for _ in 0..5 {
+                self.step()?;
+            }
+        }
+        Err(format!("{words:?} is answered {last:?} in the end"))
+    }
+
+    /// A client defines what is derived.
+    pub(super) fn define(&mut self) -> Result<(), String> {
+        let is_done = |answer: &str| !answer.starts_with('-') || answer.contains("already");
+        self.await_answer(&["JOIN.ADD", "d", "d|all|<n> = copy l|<n>"], &is_done)?;
+        self.await_answer(&["JOIN.ADD", "e", "e = sum c|<n>"], &is_done)?;
+        self.await_answer(
+            &["FLOW.ADD", "g", "ON", "l|<n>", "COPY", "g|all|<n> = copy l|<n>"],
+            &is_done,
+        )
+    }
+
+    /// All faults are over: an owner must serve soon, everybody is answered, and all nodes come to have the same.
+    fn calm(&mut self) -> Result<(), String> {
+        {
+            let common = &mut *self.shared.lock();
+            let (now, snapshots) = (common.now, common.faults.snapshots);
+            common.faults = LogFaults { snapshots, ..LogFaults::default() };
+            let cloud = &mut common.cloud;
+            cloud.log_leads = cloud.log_leads.min(now);
+            cloud.bucket_leads = cloud.bucket_leads.min(now);
+            cloud.stalled.fill(now);
+            cloud.cut_off.fill(now);
+        }
+        let now = self.cluster.now;
+        self.cluster.processes.iter_mut().flatten().for_each(|process| process.paused = now);
+        self.links.apart.clear();
+        let until = now + CALM;
+        while !self.clients.are_answered() {
+            self.step()?;
+            if self.cluster.now > until {
+                return Err(format!("{} clients are not answered", self.clients.waiting()));
+            }
+        }
+        self.read_everything()?;
+        self.check_derived()?;
+        self.await_same()
+    }
+
+    /// Whether everything is as it was promised, at these owners and at the next ones.
+    pub(super) fn finish(&mut self) -> Result<(), String> {
+        let joins_are_current = self.shards == 1;
+        self.calm()?;
+        self.history.check(joins_are_current)?;
+        // What the others have is the same: the next owners show it.
+        self.kill_owners()?;
+        self.read_everything()?;
+        self.check_derived()?;
+        self.history.check(joins_are_current)
+    }
+
+    /// What is wrong; where one seed runs alone, with all that clients have asked and been told.
+    pub(super) fn with_history(&self, wrong: String) -> String {
+        let lines = self.history.asked.iter().enumerate();
+        let lines = lines.map(|(which, asked)| format!("\n{which}: {asked:?}"));
+        let shows = std::env::var("HEADWATER_NODES_SEED").is_ok();
+        std::iter::once(wrong).chain(lines.filter(|_| shows)).collect()
+    }
+
+    /// All owners are killed, and begin anew.
+    fn kill_owners(&mut self) -> Result<(), String> {
+        for at in 0..self.cluster.processes.len() {
+            if self.cluster.processes[at].as_ref().is_some_and(Process::serves) {
+                let folder = self.end(at);
+                self.start(at, folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A client reads all there is.
+    fn read_everything(&mut self) -> Result<(), String> {
+        let until = self.cluster.now + CALM;
+        for operation in reads() {
+            loop {
+                let now = self.cluster.now;
+                if now > until {
+                    return Err(format!("{operation:?} is not answered in the end"));
+                }
+                let to = (&mut self.cluster as &mut dyn Servers, &mut self.history, now);
+                if !self.clients.ask_this(0, operation, &mut self.rng, to) {
+                    self.step()?;
+                    continue;
+                }
+                while !self.clients.are_answered() {
+                    self.step()?;
+                }
+                let answer = self.history.asked.last().and_then(|asked| asked.answer.as_ref());
+                if answer.is_some_and(|(_, told)| *told != Told::Refused) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What joins and the flow give is right.
+    fn check_derived(&mut self) -> Result<(), String> {
+        for list in 0..LISTS {
+            let text = self.history.last_text(list);
+            let is_it = |answer: &str| {
+                answer.contains(&text) && (!text.is_empty() || answer.starts_with("$-1"))
+            };
+            self.await_answer(&["GET", &format!("g|all|{list}")], &is_it)
+                .map_err(|wrong| format!("a flow: {wrong}, and the list is '{text}'"))?;
+        }
+        let last = |operation: Operation| {
+            let of = |asked: &Asked| match &asked.answer {
+                Some((_, Told::Number(number))) if asked.operation == operation => Some(*number),
+                _ => None,
+            };
+            self.history.asked.iter().rev().find_map(of).unwrap_or(0)
+        };
+        let sum: u64 = (0..COUNTERS).map(|at| last(Operation::ReadCounter(at))).sum();
+        let text = sum.to_string();
+        let is_sum = |answer: &str| {
+            answer.contains(&format!("\\n{text}\\r")) || (sum == 0 && answer.starts_with("$-1"))
+        };
+        self.await_answer(&["GET", "e"], &is_sum)
+            .map_err(|wrong| format!("a sum: {wrong}, and is {sum}"))?;
+        for range in [["d|", "d}"], ["e", "f"]] {
+            self.await_answer(&["VERIFY", range[0], range[1]], &|answer| answer == "*0\\r\\n")?;
+        }
+        Ok(())
+    }
+
+    /// All nodes of a shard come to have the same.
+    fn await_same(&mut self) -> Result<(), String> {
+        let until = self.cluster.now + CALM;
+        loop {
+            let marks: Vec<_> = self
+                .cluster
+                .processes
+                .iter()
+                .flatten()
+                .map(|it| (it.shard, it.followed()))
+                .collect();
+            let same = |shard| {
+                let mut of = marks.iter().filter(|mark| mark.0 == shard);
+                of.next().is_none_or(|first| of.all(|mark| mark == first))
+            };
+            if (0..self.shards).all(same) {
+                return Ok(());
+            }
+            if self.cluster.now > until {
+                return Err(format!("nodes differ in the end: {marks:?}"));
+            }
+            self.step()?;
+        }
+    }
+}
