@@ -91,12 +91,12 @@ fn check(all: &Seen, happens: &[&str]) {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_seen_is_undone() {
-    check(&run_all(150, ONE_SHARD), &HAPPENS);
+    check(&run_all(100, ONE_SHARD), &HAPPENS);
 }
 
 #[test]
 fn owners_of_two_shards_tell_each_other_nothing_that_is_lost() {
-    check(&run_all(80, TWO_SHARDS), &[&HAPPENS[..], &HAPPENS_BETWEEN].concat());
+    check(&run_all(60, TWO_SHARDS), &[&HAPPENS[..], &HAPPENS_BETWEEN].concat());
 }
 
 /// Seeds of two shards that failed once: an answer to what was under way at another shard said that it was not executed, and half a transaction was executed
