@@ -527,6 +527,7 @@ impl Hub {
         self.arrived.retain(|(from, _)| *from != with);
         let Some(link) = self.links.get_mut(&with) else { return };
         if link.lost_at.is_none() {
+            // What was taken in later may have come when this shard was held up.
             link.heard(Millis(now.0.saturating_sub(silent)));
             link.begin(link.connection + 1, now);
             link.lost_at = Some(now);

@@ -119,9 +119,9 @@ impl Link {
         (self.lost_at, self.reached) = (lost_at, reached);
     }
 
-    /// The other was heard at this moment, though it has said nothing.
+    /// The other was heard last at this moment, whenever what it has said was taken in.
     pub(crate) fn heard(&mut self, at: Millis) {
-        self.last_heard = self.last_heard.max(at);
+        self.last_heard = at;
     }
 
     pub(crate) fn receive(&mut self, packet: Packet, now: Millis) -> Received {

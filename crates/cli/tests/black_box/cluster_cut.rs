@@ -261,7 +261,17 @@ fn ask_one(client: &mut redis::Connection, kind: usize, register: usize, value: 
                 Err(_) => return Outcome::Unanswered,
             };
             let mut exchange = redis::pipe();
-            let exchange = exchange.atomic().set(&key, value).query::<redis::Value>(client);
+            exchange.cmd("MULTI").set(&key, value).cmd("EXEC").ignore_errors();
+            let told = exchange.query::<[redis::RedisResult<redis::Value>; 3]>(client);
+            let (begun, set, exchange) = match told {
+                Ok([begun, set, exchange]) => (begun.is_ok(), set, exchange),
+                Err(why) => (true, Ok(redis::Value::Nil), Err(why)),
+            };
+            if !begun {
+                // What follows a MULTI that was refused is no part of a transaction.
+                let written = Told::Written(value);
+                return outcome(set, |_| written.clone(), Some(written.clone()));
+            }
             // Nothing was done where another client was there before: it has had that value all the same.
             let done = |it: &redis::Value| match it {
                 redis::Value::Nil => Told::Is(from),

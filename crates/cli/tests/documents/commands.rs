@@ -357,6 +357,14 @@ fn names_of_cargo(block: &Block, line: &str, words: &[&str]) {
             .zip(words)
             .filter(|(word, before)| !word.starts_with('-') && !values.contains(before));
         for (filter, _) in filters {
+            if words.contains(&"--lib") {
+                let is_module = |folder: &&str| {
+                    let path = format!("crates/{folder}/src/{}", filter.replace("::", "/"));
+                    root().join(&path).is_dir() || root().join(format!("{path}.rs")).is_file()
+                };
+                assert!(folders.iter().any(is_module), "{place}: {filter}");
+                continue;
+            }
             let (module, name) = filter.split_once("::").unwrap_or((filter, ""));
             let path = format!("crates/cli/tests/black_box/{module}.rs");
             let text = if root().join(&path).is_file() {

@@ -50,14 +50,23 @@ impl Query {
 
     /// A whole number from 1 to `most`.
     pub(super) fn number(&self, name: &str, most: u64) -> Result<Option<u64>, Problem> {
+        self.number_within(name, (1, most))
+    }
+
+    /// A whole number of these, and between them.
+    pub(super) fn number_within(
+        &self,
+        name: &str,
+        (least, most): (u64, u64),
+    ) -> Result<Option<u64>, Problem> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let text = String::from_utf8_lossy(text);
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse::<u64>() {
-            Ok(number) if digits && (1..=most).contains(&number) => Ok(Some(number)),
+            Ok(number) if digits && (least..=most).contains(&number) => Ok(Some(number)),
             _ => {
                 let what = format!("{name} is '{text}'");
-                Err(Problem::bad(what, format!("a whole number from 1 to {most}")))
+                Err(Problem::bad(what, format!("a whole number from {least} to {most}")))
             }
         }
     }

@@ -64,7 +64,7 @@ pub(super) async fn read(State(api): State<Api>, request: Request) -> Result<Jso
     let (first, last) = query.range()?;
     let rev = query.flag("rev")?;
     let limit = query.number("limit", LIMIT_MAX)?.unwrap_or(LIMIT);
-    let stale = query.number("stale", STALE_MAX)?.map(|millis| millis.to_string());
+    let stale = query.number_within("stale", (0, STALE_MAX))?.map(|millis| millis.to_string());
     let accepts = || stale.iter().flat_map(|millis| [&b"STALE"[..], millis.as_bytes()]);
     let shapes = [("keys", Shape::Keys), ("values", Shape::Values), ("count", Shape::Count)];
     let mut shape = Shape::Entries;

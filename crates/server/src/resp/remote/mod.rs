@@ -158,6 +158,19 @@ impl ShardService {
             || session.queue.iter().any(|queue| queue.requests.iter().any(is_derived))
     }
 
+    /// What the requests of a transaction name with `AT`, together.
+    fn positions_of_queue(&self, session: &Session) -> Option<Positions> {
+        let requests = session.queue.iter().flat_map(|queue| &queue.requests);
+        let named = requests.filter_map(|request| {
+            let args = request.args();
+            self.named_positions(&decode(find(args).ok()?, args).ok()?)
+        });
+        named.reduce(|mut all, more| {
+            all.merge(&more);
+            all
+        })
+    }
+
     /// Lets a request that reads what is derived wait until what is here shows the client's writes
     /// elsewhere. `None`: it does.
     fn await_writes(
@@ -182,9 +195,12 @@ impl ShardService {
         if !is_read || !is_exec && !self.may_be_derived(command, args, spec) {
             return None;
         }
-        let named = self.named_positions(command);
+        let named = match is_exec {
+            true => self.positions_of_queue(&work.connection.session),
+            false => self.named_positions(command),
+        };
         let is_part = work.connection.session.remote().is_some_and(|it| it.part.is_some());
-        if self.waits.executing_queue && !is_part && named.is_none() {
+        if self.waits.executing_queue && !is_part {
             // EXEC has waited for it, when nothing of it was executed yet.
             return None;
         }

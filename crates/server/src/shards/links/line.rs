@@ -13,6 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Who has not been heard for so long is not there.
 const SILENCE: Duration = Duration::from_secs(2);
+/// Who had to wait so long for what comes had nothing left to read.
+const WAITED: Duration = Duration::from_millis(1);
 /// How soon it is looked again whether the shard has taken what came before.
 const LOOK: Duration = Duration::from_millis(1);
 /// Bytes that may wait for the shard before no more are read for it.
@@ -113,15 +115,21 @@ pub(super) fn batch(
 async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>) -> String {
     let me = shared.settings.me;
     let mut sequence = FrameSequence::default();
+    // When it had last read all that had come: what is read without a wait may be as old.
+    let mut drained = Instant::now();
     loop {
+        let began = Instant::now();
         let len = match timeout(SILENCE, stream.read_u32_le()).await {
             Ok(Ok(len)) => len as usize,
             Ok(Err(why)) => return format!("it has ended: {why}"),
             Err(_) => return String::from("nothing was heard for two seconds"),
         };
         let heard = &shared.heard[usize::from(sender.shard.0)];
+        if began.elapsed() >= WAITED {
+            drained = began;
+        }
         if len == 0 {
-            heard.set(Instant::now());
+            heard.set(drained);
             continue;
         }
         if len > shared.settings.batch_bytes_max {
@@ -144,7 +152,7 @@ async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>)
             Err(why) => return why,
         };
         // Before it waits for the shard: that makes what it says no younger.
-        heard.set(Instant::now());
+        heard.set(drained);
         while shared.transport.waiting_for(me) > WAITING_MAX {
             sleep(LOOK).await;
         }
