@@ -16,9 +16,9 @@ use crate::service::{Service, Time};
 use crate::shards::links::LinkedOwner;
 use crate::shards::{Shards, Transport};
 use headwater_base::{Millis, Shard};
-use headwater_config::{Config, NodeShards, ShardCount};
+use headwater_config::{Config, ConfigError, NodeShards, ShardCount};
 use headwater_jetstream::{NodesSeen, RoomSeen};
-use headwater_keep::{LogMark, LogOrigin};
+use headwater_keep::{LogMark, LogOrigin, Store};
 use headwater_log::Monotonic;
 use headwater_model::rng::Rng;
 use std::collections::VecDeque;
@@ -26,6 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// The time of day at which simulations begin.
@@ -36,6 +37,8 @@ const BEGIN_UPTIME: u64 = 600_000;
 const REST: u64 = 1000;
 const SETTLE: u64 = 60_000;
 const RELEASE: u64 = 2000;
+/// How long the threads of a process may take to leave its folder, in real time.
+const LEAVES: Duration = Duration::from_secs(20);
 
 /// A server that owns its shard.
 pub(super) struct Serving {
@@ -125,9 +128,9 @@ impl Process {
         let (owners, _) = watch::channel(Vec::new());
         let lease = Arc::<Lease>::default();
         let memory = MemoryShare::default();
-        let why = |why: headwater_config::ConfigError| format!("n{index} does not begin: {why}");
+        let why = |why: ConfigError| format!("n{index} does not begin: {why}");
         let (standby, _) = Standby::begin(&config).map_err(why)?;
-        let copy = keeping::open_copy(&config).map_err(why)?;
+        let copy = open_when_free(&config).map_err(why)?;
         let copy_folder = keeping::copy_folder(&config).map_err(why)?;
         let servers = SimulatedServers {
             shared: shared.clone(),
@@ -313,8 +316,7 @@ impl Process {
 
     /// The server of the shard that it owns.
     fn begin(&self) -> Result<Serving, String> {
-        let why =
-            |why: headwater_config::ConfigError| format!("n{} does not serve: {why}", self.index);
+        let why = |why: ConfigError| format!("n{} does not serve: {why}", self.index);
         keeping::check_copy(&self.config, self.followed).map_err(why)?;
         let shards = self.config.listen.shards.number();
         let transport = (shards > 1).then(|| Transport::apart(Shard(self.shard), shards, 1));
@@ -347,4 +349,17 @@ fn has_answers(service: &ShardService) -> bool {
     let answered =
         service.stores.keeping.as_ref().map_or(0, keeping::EmbeddedStore::loads_answered);
     service.stores.hub.inbox.simulate_answers(answered)
+}
+
+/// Opens a folder that threads of the process before may still be about to leave: they have real time.
+fn open_when_free(config: &Config) -> Result<Store, ConfigError> {
+    let began = Instant::now();
+    loop {
+        match keeping::open_copy(config) {
+            Err(why) if why.0.contains("another process uses") && began.elapsed() < LEAVES => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            opened => return opened,
+        }
+    }
 }

@@ -359,9 +359,18 @@ mod tests {
         ended.expect("it has ended")
     }
 
+    /// Waits until something has come.
+    fn until_readable(poll: &mut Poll) {
+        let (mut events, began) = (Events::with_capacity(8), Instant::now());
+        while !events.iter().any(|event| event.is_readable()) {
+            poll.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
+            assert!(began.elapsed() < PATIENCE, "nothing has come");
+        }
+    }
+
     /// A batch with this many bytes, as the frame of a number.
     fn frame_of(number: u64, bytes: usize) -> Vec<u8> {
-        let messages = vec![ShardMessage::Monitored { end: bytes }];
+        let messages = vec![ShardMessage::Publish { name: 1, end: bytes }];
         let batch =
             MessageBatch { from: Shard(1), bytes: vec![b'x'; bytes], messages, connection: 1 };
         let mut out = Vec::new();
@@ -388,11 +397,7 @@ mod tests {
         assert!(line.stream.is_some());
         line.drained = 2400;
         other.write_all(&[0; 4]).unwrap();
-        let (mut events, began) = (Events::with_capacity(8), Instant::now());
-        while !events.iter().any(|event| event.is_readable()) {
-            poll.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
-            assert!(began.elapsed() < PATIENCE, "nothing has come");
-        }
+        until_readable(&mut poll);
         turn(&mut line, 3_600_000);
         assert_eq!(
             line.silence(3_600_000),
@@ -413,10 +418,11 @@ mod tests {
     #[test]
     fn what_has_come_is_taken_though_nothing_can_be_sent() {
         let (mut other, new, given) = connected();
-        let poll = Poll::new().unwrap();
+        let mut poll = Poll::new().unwrap();
         let transport = Transport::apart(Shard(0), 2, 1);
         let mut line = DirectLine::new(new, (poll.registry(), Token(0)), 0);
         other.write_all(&frame_of(0, 100)).unwrap();
+        until_readable(&mut poll);
         // What it has not read has its end be a reset.
         line.output.extend_from_slice(&[0; 4]);
         line.send();
