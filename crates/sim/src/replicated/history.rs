@@ -74,7 +74,7 @@ impl History {
             }
         }
         // Version, whether it only reads, begin and end.
-        let mut order: Vec<(usize, bool, u64, u64, usize)> = Vec::new();
+        let mut order: Vec<Versioned> = Vec::new();
         for (which, asked) in self.asked.iter().enumerate().filter(|(_, asked)| asked.list == at) {
             let reads = asked.operation == Operation::Read;
             if let Some((end, seen)) = &asked.answer {
@@ -89,30 +89,41 @@ impl History {
                         "append {which} to list {at} was acknowledged and is lost, or elsewhere: {list:?}"
                     ));
                 }
-                order.push((seen.len(), reads, asked.began, *end, which));
+                order.push((seen.len() as u64, reads, asked.began, *end, which));
             } else if let Some(place) = places[which] {
-                order.push((place + 1, false, asked.began, u64::MAX, which));
+                order.push((place as u64 + 1, false, asked.began, u64::MAX, which));
             }
         }
-        order.sort_unstable();
-        let (mut earliest_end, mut of) = (u64::MAX, 0);
-        let mut rest = &order[..];
-        while let Some(last) = rest.last() {
-            // All reads of one version are in whatever order their times are.
-            let group = rest.iter().rev().take_while(|one| (one.0, one.1) == (last.0, last.1));
-            let group = &rest[rest.len() - group.count()..];
-            rest = &rest[..rest.len() - group.len()];
-            if let Some(late) = group.iter().find(|one| one.2 > earliest_end) {
-                return Err(format!(
-                    "operation {} of list {at} began after operation {of} had ended, which saw more",
-                    late.4
-                ));
-            }
-            let first = group.iter().min_by_key(|one| one.3).expect("there is one");
-            if first.3 < earliest_end {
-                (earliest_end, of) = (first.3, first.4);
-            }
-        }
-        Ok(())
+        check_order(&format!("list {at}"), order)
     }
+}
+
+/// An operation on something that has versions: the version, whether it only reads, when it began and ended, and its number.
+pub type Versioned = (u64, bool, u64, u64, usize);
+
+/// Whether there is an order of all operations that explains the versions of `what` which they saw.
+///
+/// # Errors
+/// There is none: one that began when another had ended saw less than that one.
+pub fn check_order(what: &str, mut all: Vec<Versioned>) -> Result<(), String> {
+    all.sort_unstable();
+    let (mut earliest_end, mut of) = (u64::MAX, 0);
+    let mut rest = &all[..];
+    while let Some(last) = rest.last() {
+        // All reads of one version are in whatever order their times are.
+        let group = rest.iter().rev().take_while(|one| (one.0, one.1) == (last.0, last.1));
+        let group = &rest[rest.len() - group.count()..];
+        rest = &rest[..rest.len() - group.len()];
+        if let Some(late) = group.iter().find(|one| one.2 > earliest_end) {
+            return Err(format!(
+                "{what}: operation {} began at {} and saw version {}; operation {of} had ended at {earliest_end}, and saw more",
+                late.4, late.2, late.0
+            ));
+        }
+        let first = group.iter().min_by_key(|one| one.3).expect("there is one");
+        if first.3 < earliest_end {
+            (earliest_end, of) = (first.3, first.4);
+        }
+    }
+    Ok(())
 }

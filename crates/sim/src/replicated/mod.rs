@@ -34,4 +34,5 @@ mod member;
 mod run;
 
 pub use cloud::{Answered, Asked, Asker, Cloud};
+pub use history::{Versioned, check_order};
 pub use run::{LogCut, LogFaults, LogSeen, run};

@@ -10,6 +10,7 @@
 //! - What a join shows of a list is a version of it: with one shard the last one, with several a session's own at least, and none that it had
 //!   seen later.
 
+use headwater_sim::replicated::check_order;
 use std::collections::BTreeMap;
 
 /// How many lists, counters and registers there are.
@@ -78,9 +79,6 @@ pub(super) struct History {
     pub(super) asked: Vec<Asked>,
 }
 
-/// An operation on something that has versions: the version, whether it only reads, and its times.
-type Versioned = (u64, bool, u64, u64, usize);
-
 /// For how long the value of a register must have been there.
 struct Zone {
     /// The first end of an operation that has set or seen it, and the last beginning of one.
@@ -110,30 +108,6 @@ fn texts(list: &str) -> Result<Vec<usize>, String> {
     let number = |piece: &[u8; TEXT]| std::str::from_utf8(&piece[..TEXT - 1]).ok()?.parse().ok();
     let all: Option<Vec<usize>> = pieces.iter().map(number).collect();
     all.filter(|_| rest.is_empty()).ok_or_else(|| format!("'{list}' is no list"))
-}
-
-/// There is an order that explains the versions.
-fn check_order(what: &str, mut all: Vec<Versioned>) -> Result<(), String> {
-    all.sort_unstable();
-    let (mut earliest_end, mut of) = (u64::MAX, 0);
-    let mut rest = &all[..];
-    while let Some(last) = rest.last() {
-        // All reads of one version are in whatever order their times are.
-        let group = rest.iter().rev().take_while(|one| (one.0, one.1) == (last.0, last.1));
-        let group = &rest[rest.len() - group.count()..];
-        rest = &rest[..rest.len() - group.len()];
-        if let Some(late) = group.iter().find(|one| one.2 > earliest_end) {
-            return Err(format!(
-                "{what}: operation {} began at {} and saw version {}; operation {of} had ended at {earliest_end}, and saw more",
-                late.4, late.2, late.0
-            ));
-        }
-        let first = group.iter().min_by_key(|one| one.3).expect("there is one");
-        if first.3 < earliest_end {
-            (earliest_end, of) = (first.3, first.4);
-        }
-    }
-    Ok(())
 }
 
 impl History {
