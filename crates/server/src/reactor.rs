@@ -65,15 +65,6 @@ const FIRST_LISTENER: usize = 2;
 /// Sockets that the service has itself: more than there are connections.
 const FIRST_OF_SERVICE: usize = usize::MAX / 2;
 
-/// What the system tells of a socket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct News {
-    readable: bool,
-    /// The client has sent its last byte.
-    ended: bool,
-    writable: bool,
-}
-
 /// The loop and everything it owns.
 pub(crate) struct Reactor<S: Service> {
     /// Answers the requests.
@@ -158,11 +149,7 @@ impl<S: Service> Reactor<S> {
                     // What it is about is looked for in every turn.
                     WAKER => {}
                     Token(token) if token >= FIRST_OF_SERVICE => {
-                        let news = SocketNews {
-                            readable: event.is_readable(),
-                            writable: event.is_writable(),
-                            closed: event.is_read_closed() || event.is_error(),
-                        };
+                        let news = SocketNews::of(event);
                         self.service.socket_news(token - FIRST_OF_SERVICE, news);
                     }
                     Token(token) if token < self.first_connection() => {
@@ -172,11 +159,7 @@ impl<S: Service> Reactor<S> {
                         }
                     }
                     Token(token) => {
-                        let news = News {
-                            readable: event.is_readable() || event.is_error(),
-                            ended: event.is_read_closed(),
-                            writable: event.is_writable(),
-                        };
+                        let news = SocketNews::of(event);
                         self.hear_of(token - self.first_connection(), news);
                     }
                 }
@@ -200,9 +183,9 @@ impl<S: Service> Reactor<S> {
 
     /// There is news of the connection in `slot`.
     #[inline]
-    fn hear_of(&mut self, slot: usize, news: News) {
+    fn hear_of(&mut self, slot: usize, news: SocketNews) {
         self.give_turn(slot, None, |connection| {
-            connection.readable |= news.readable || news.ended;
+            connection.readable |= news.may_be_read();
             connection.ended |= news.ended;
             if news.writable {
                 connection.writable();

@@ -123,15 +123,35 @@ pub(crate) struct Handover {
     pub(crate) tag: Option<Tag>,
 }
 
-/// What the system tells of a socket of the service.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the system tells of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SocketNews {
     /// Something can be read.
     pub(crate) readable: bool,
+    /// The other side has sent its last byte.
+    pub(crate) ended: bool,
+    /// The socket has failed; reading tells why.
+    pub(crate) failed: bool,
     /// There is room to write.
     pub(crate) writable: bool,
-    /// The other side says nothing more.
-    pub(crate) closed: bool,
+}
+
+impl SocketNews {
+    /// What an event tells.
+    pub(crate) fn of(event: &mio::event::Event) -> Self {
+        Self {
+            readable: event.is_readable(),
+            ended: event.is_read_closed(),
+            failed: event.is_error(),
+            writable: event.is_writable(),
+        }
+    }
+
+    /// Whether it is worth reading.
+    #[inline]
+    pub(crate) fn may_be_read(self) -> bool {
+        self.readable || self.ended || self.failed
+    }
 }
 
 /// Answers requests.
@@ -243,7 +263,12 @@ pub(crate) trait Service {
     fn set_waker(&mut self, _waker: Arc<mio::Waker>) {}
 
     /// What the loop waits for, where the service has sockets of its own: their tokens begin with this one.
-    fn set_registry(&mut self, _registry: mio::Registry, _first: usize) {}
+    ///
+    /// # Errors
+    /// The process has no descriptor left for it.
+    fn set_registry(&mut self, _registry: &mio::Registry, _first: usize) -> std::io::Result<()> {
+        Ok(())
+    }
 
     /// There is news of the socket with so much more than the first such token.
     fn socket_news(&mut self, _at: usize, _news: SocketNews) {}

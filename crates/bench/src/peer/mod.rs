@@ -16,19 +16,19 @@ pub trait Measured {
     /// Opens a connection in the system's protocol; of several nodes, those of consecutive numbers are to one after the other.
     ///
     /// # Errors
-    /// It is not accepted.
+    /// The connection is not accepted.
     fn connect_to(&self, number: usize) -> Result<Connection>;
 
     /// CPU that it has used since its start.
     ///
     /// # Errors
-    /// It is gone.
+    /// A process of the system is gone.
     fn cpu_used(&self) -> Result<Duration>;
 
     /// The most memory that it had resident.
     ///
     /// # Errors
-    /// It is gone.
+    /// A process of the system is gone.
     fn resident_max(&self) -> Result<u64>;
 
     /// The end of what it printed.

@@ -1,8 +1,9 @@
 //! Clients whose sockets I/O threads have.
 
-use super::{News, Reactor};
+use super::Reactor;
 use crate::connection::{Connection, ConnectionId};
 use crate::io_threads::{IoReport, Shift};
+use crate::service::SocketNews;
 use crate::service::{Service, WARMED_MAX};
 use crate::tls::ClientStream;
 use mio::{Interest, Token};
@@ -32,7 +33,12 @@ impl<S: Service> Reactor<S> {
                     continue;
                 }
                 let ended = report.has_ended();
-                let news = News { readable: !bytes.is_empty(), ended, writable: true };
+                let news = SocketNews {
+                    readable: !bytes.is_empty(),
+                    ended,
+                    writable: true,
+                    ..SocketNews::default()
+                };
                 self.hear_of(report.client.slot, news);
                 self.io.hand_over_much();
             }
@@ -83,7 +89,10 @@ impl<S: Service> Reactor<S> {
             // There would be no news of its socket.
             return self.connections.kill(client);
         }
-        self.hear_of(client.slot, News { readable: true, ended: false, writable: true });
+        self.hear_of(
+            client.slot,
+            SocketNews { readable: true, ended: false, writable: true, ..SocketNews::default() },
+        );
     }
 
     /// Has sockets go from thread to thread at random.

@@ -1,8 +1,9 @@
 //! The loop without sockets and clocks: somebody else says when it has its turns, what time it is, and what clients have sent.
 
-use super::{News, Reactor};
+use super::Reactor;
 use crate::connection::{Connection, ConnectionId};
 use crate::resp::ShardService;
+use crate::service::SocketNews;
 use crate::service::{Service, Time, WireProtocol};
 use crate::simulated::ServerEnd;
 use std::net::SocketAddr;
@@ -27,7 +28,10 @@ impl<S: Service> Reactor<S> {
         self.begin_turn();
         for &(id, ended) in clients {
             if self.connections.get(id).is_some() {
-                self.hear_of(id.slot, News { readable: true, ended, writable: true });
+                self.hear_of(
+                    id.slot,
+                    SocketNews { readable: true, ended, writable: true, ..SocketNews::default() },
+                );
             }
         }
     }

@@ -83,8 +83,8 @@ impl<S: Service> Reactor<S> {
         let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed("waker", error))?;
         let waker = Arc::new(waker);
         service.set_waker(waker.clone());
-        let registry = poll.registry().try_clone().map_err(|error| failed("poll", error))?;
-        service.set_registry(registry, FIRST_OF_SERVICE);
+        let registered = service.set_registry(poll.registry(), FIRST_OF_SERVICE);
+        registered.map_err(|error| failed("poll", error))?;
         let has_bound = config.memory.max.0 > 0;
         let io = IoThreads::start(config.listen.io_threads.saturating_sub(1), waker, has_bound);
         let io = io.map_err(|error| failed("I/O threads", error))?;

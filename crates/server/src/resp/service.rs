@@ -16,6 +16,7 @@ use crate::shards::{ShardMessage, Shards};
 use headwater_base::Millis;
 use headwater_engine::{Effect, Value, ValueRef};
 use headwater_protocol::resp::peek_key;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -170,12 +171,14 @@ impl Service for ShardService {
         self.stores.hub.inbox.set_waker(waker);
     }
 
-    fn set_registry(&mut self, registry: mio::Registry, first: usize) {
-        if let Some(shards) = &mut self.others.shards
-            && shards.outbox.are_apart()
-        {
-            shards.outbox.set_registry(registry, first);
+    fn set_registry(&mut self, registry: &mio::Registry, first: usize) -> io::Result<()> {
+        match &mut self.others.shards {
+            Some(shards) if shards.outbox.are_apart() => {
+                shards.outbox.set_registry(registry.try_clone()?, first);
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     fn socket_news(&mut self, at: usize, news: SocketNews) {

@@ -594,9 +594,8 @@ mod tests {
     #[test]
     fn mail_arrives_in_order_and_clients_go_where_few_are() {
         let transport = Transport::new(2);
-        let (mut one, two) =
+        let (mut one, mut two) =
             (Outbox::new(Shard(0), transport.clone()), Outbox::new(Shard(1), transport));
-        let mut two = two;
         assert!(two.take().is_empty());
         for turn in 0..3u64 {
             for message in 0..2 {

@@ -169,9 +169,9 @@ impl DirectLine {
 
     /// The system has something for the connection, or takes something.
     pub(crate) fn take_news(&mut self, news: SocketNews) {
-        self.readable |= news.readable || news.closed;
+        self.readable |= news.may_be_read();
         self.writable |= news.writable;
-        self.closed |= news.closed;
+        self.closed |= news.ended || news.failed;
     }
 
     /// Whether something may be read.
@@ -449,11 +449,11 @@ mod tests {
         let mut line = DirectLine::new(new, (poll.registry(), Token(0)), 0);
         let mut events = Events::with_capacity(8);
         let mut news = SocketNews::default();
-        while !news.closed {
+        while !news.ended {
             poll.poll(&mut events, None).unwrap();
             for event in &events {
                 news.readable |= event.is_readable();
-                news.closed |= event.is_read_closed();
+                news.ended |= event.is_read_closed();
             }
         }
         line.take_news(news);

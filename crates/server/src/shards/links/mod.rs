@@ -155,7 +155,7 @@ impl Drop for Links {
 }
 
 /// Who carries a connection.
-enum Carried {
+enum Carrier {
     /// The shard's loop.
     ByLoop(GivenLine),
     /// This thread.
@@ -254,8 +254,8 @@ impl Shared {
         self.transport.tell_found(self.settings.me, other);
         let carries = async {
             match stream {
-                Carried::ByLoop(given) => given.end().await,
-                Carried::Here(stream) => line::carry(self, (sender, count), stream).await,
+                Carrier::ByLoop(given) => given.end().await,
+                Carrier::Here(stream) => line::carry(self, (sender, count), stream).await,
             }
         };
         // Nothing is brought behind what has ended it (N1).
@@ -286,15 +286,15 @@ impl Shared {
         &self,
         (sender, count): (Sender, u64),
         stream: LinkStream,
-    ) -> io::Result<Carried> {
+    ) -> io::Result<Carrier> {
         let stream = match stream {
             LinkStream::Bare(stream) if self.transport.loop_carries() => stream.into_std()?,
-            stream => return Ok(Carried::Here(stream)),
+            stream => return Ok(Carrier::Here(stream)),
         };
         let (batch_bytes_max, other) = (self.settings.batch_bytes_max, sender.shard);
         let (line, given) = NewLine::new((sender, count), stream, batch_bytes_max)?;
         self.transport.give_line(other, line);
-        Ok(Carried::ByLoop(given))
+        Ok(Carrier::ByLoop(given))
     }
 
     /// Comes back when another process than that of this epoch owns a shard.

@@ -84,11 +84,7 @@ impl Side {
             let mut events = Events::with_capacity(8);
             poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
             for event in &events {
-                let news = SocketNews {
-                    readable: event.is_readable(),
-                    writable: event.is_writable(),
-                    closed: event.is_read_closed() || event.is_error(),
-                };
+                let news = SocketNews::of(event);
                 self.outbox.lines.news(event.token().0, news);
             }
             self.outbox.lines.turn(self.begun.elapsed().as_millis() as u64);
