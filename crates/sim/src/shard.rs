@@ -119,7 +119,6 @@ impl One {
     /// Moves time; whether keys have expired.
     pub(crate) fn advance(&mut self, now: u64) -> bool {
         self.peers.advance(Millis(now));
-        self.engine.pass_time(Millis(now));
         if self.cut != Some(Cut::Expiry) {
             self.engine.advance(Millis(now));
         }

@@ -9,7 +9,7 @@ use crate::network::Network;
 use crate::older::States;
 use crate::shard::{One, Turn};
 use crate::source::Source;
-use headwater_base::{KeyRange, Placement, Shard};
+use headwater_base::{KeyRange, Millis, Placement, Shard};
 use headwater_engine::{Effect, EngineError};
 use headwater_model::join::Pattern;
 use headwater_model::oracle::{Oracle, View};
@@ -221,7 +221,12 @@ impl World {
                 && !self.goes_on()
                 && !self.shards.iter().any(|one| one.disk.as_ref().is_some_and(Disk::is_asked));
             self.now = (self.now + if is_calm { 100 } else { 25 }).min(end);
-            let (now, shards) = (self.now, &self.shards);
+            let now = self.now;
+            for one in self.shards.iter_mut().filter(|one| one.stopped_until <= now) {
+                // A shard that goes on looks at its clock before it takes anything in.
+                one.engine.pass_time(Millis(now));
+            }
+            let shards = &self.shards;
             let stopped = |shard: Shard| shards[usize::from(shard.0)].stopped_until > now;
             let mut arrived = Vec::new();
             while let Some(packet) = self.network.arrived(now, stopped) {
