@@ -36,10 +36,14 @@ mod item {
 /// What stands for no expiry.
 const NEVER: u64 = u64::MAX;
 
+/// What stands for a life that the sender has not heard of.
+const NOT_HEARD_OF: u64 = u64::MAX;
+
 impl Packet {
     /// Writes it behind what `out` has.
     pub fn write(&self, out: &mut Vec<u8>) {
         put_u64(out, self.epoch);
+        put_u64(out, self.to_epoch.unwrap_or(NOT_HEARD_OF));
         put_u64(out, self.connection);
         put_u64(out, self.number);
         write_message(&self.message, out);
@@ -48,8 +52,10 @@ impl Packet {
     /// Reads what [`Packet::write`] has written; `None`: these bytes were not.
     #[must_use]
     pub fn read(bytes: &mut WireReader<'_>) -> Option<Self> {
-        let (epoch, connection, number) = (bytes.u64()?, bytes.u64()?, bytes.u64()?);
-        Some(Self { epoch, connection, number, message: read_message(bytes)? })
+        let epoch = bytes.u64()?;
+        let to_epoch = Some(bytes.u64()?).filter(|epoch| *epoch != NOT_HEARD_OF);
+        let (connection, number) = (bytes.u64()?, bytes.u64()?);
+        Some(Self { epoch, to_epoch, connection, number, message: read_message(bytes)? })
     }
 }
 
@@ -282,7 +288,10 @@ mod tests {
         ];
         let numbered = (0..).zip(messages);
         numbered
-            .map(|(number, message)| Packet { epoch: 1, connection: 2, number, message })
+            .map(|(number, message)| {
+                let to_epoch = (number % 2 == 0).then_some(number);
+                Packet { epoch: 1, to_epoch, connection: 2, number, message }
+            })
             .collect()
     }
 

@@ -187,10 +187,10 @@ impl Hub {
     }
 
     fn look_at(&mut self, from: Shard, packet: Packet) {
-        let (now, connection) = (self.now, packet.connection);
+        let (epoch, now, connection) = (self.epoch, self.now, packet.connection);
         let Some(link) = self.links.get_mut(&from) else { return };
         let before = link.connection;
-        match link.receive(packet, now) {
+        match link.receive(packet, epoch, now) {
             Received::Nothing => {}
             Received::Next(message) => self.hear(from, message),
             Received::Anew(message) => {

@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //! - K1. What a link lets through of one connection is a prefix of what the other said in it, each thing once.
-//! - K2. A packet of an earlier connection, or of an earlier life of the sender, is not let through.
+//! - K2. A packet of an earlier connection, or of an earlier life of the sender or the receiver, is not let through: an answer to what was asked in that life
+//!   could be taken for one to something else that is asked in this one.
 //! - K3. Two shards that hear each other come to agree on a connection: the greater number wins, and a
-//!   shard that has lost something, or hears of a new life, goes beyond all that it knows.
+//!   shard that has lost something, hears of a new life, or is taken for an earlier life of its own, goes beyond all that it knows.
 
 use crate::message::{Message, Packet};
 use alloc::collections::BTreeMap;
@@ -99,7 +100,7 @@ impl Link {
         let number = self.sent;
         self.sent += 1;
         self.last_sent = now;
-        Packet { epoch, connection: self.connection, number, message }
+        Packet { epoch, to_epoch: self.epoch, connection: self.connection, number, message }
     }
 
     /// Some of what the other has was taken in, as of this position there at least.
@@ -124,7 +125,8 @@ impl Link {
         self.last_heard = at;
     }
 
-    pub(crate) fn receive(&mut self, packet: Packet, now: Millis) -> Received {
+    /// Takes in a packet in this life of the shard.
+    pub(crate) fn receive(&mut self, packet: Packet, epoch: u64, now: Millis) -> Received {
         let known = self.epoch.unwrap_or(packet.epoch);
         if packet.epoch < known {
             return Received::Nothing;
@@ -137,6 +139,11 @@ impl Link {
         }
         if packet.connection < self.connection {
             return Received::Nothing;
+        }
+        if packet.to_epoch.is_some_and(|meant| meant != epoch) {
+            // The other has not heard of this life, to which nothing of its connection belongs (K3).
+            self.connection = packet.connection;
+            return Received::Broken;
         }
         let anew = packet.connection > self.connection;
         if anew {

@@ -10,6 +10,8 @@ use headwater_base::{KeyRange, ShardRefusal};
 pub struct Packet {
     /// The life of the sender: greater after each of its restarts.
     pub epoch: u64,
+    /// The life of the receiver for which it is meant: `None` where the sender has heard of none.
+    pub to_epoch: Option<u64>,
     /// The connection between the two, which counts how often they had to begin anew.
     pub connection: u64,
     /// Counts the packets in this direction of the connection, from 0.
