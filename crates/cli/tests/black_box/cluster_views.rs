@@ -87,8 +87,8 @@ impl Timelines {
     /// Reads all timelines over a node.
     fn check(&self, at: usize) {
         for user in self.users.concat() {
-            let given = self.cluster.ask(at, &format!("PREFIX t|{user}|"));
-            assert_eq!(pairs(&given), self.of(&user), "{user} over node {at}");
+            let words = format!("PREFIX t|{user}|");
+            self.cluster.expect((at, &words), pairs, &self.of(&user));
         }
     }
 
