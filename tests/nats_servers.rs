@@ -141,7 +141,8 @@ impl Servers {
         ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect()
     }
 
-    fn page(&self, at: usize, page: &str) -> serde_json::Value {
+    /// What a server says of itself.
+    pub(crate) fn page(&self, at: usize, page: &str) -> serde_json::Value {
         let address = format!("http://127.0.0.1:{}/{page}", self.ports[2 * SERVERS + at]);
         let page = ureq::get(address).call();
         let text = page.and_then(|mut page| page.body_mut().read_to_string());

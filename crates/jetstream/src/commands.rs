@@ -6,8 +6,8 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use headwater_log::{
-    AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, PutOutcome,
-    Revision, Sequence,
+    AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, MessageId,
+    PutOutcome, Revision, Sequence,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,32 +61,34 @@ where
     });
 }
 
-/// Carries out a request to a log; returns once it is sent.
-pub(crate) async fn log(
+/// Publishes a message of a log; what is given back waits for what becomes of it.
+pub(crate) async fn append(
     context: &Context,
-    names: Arc<LogNames>,
+    names: &LogNames,
+    id: MessageId,
+    expected: Sequence,
+    bytes: Vec<u8>,
+) -> impl Future<Output = Published> + use<> {
+    let message = PublishMessage::build()
+        .payload(bytes.into())
+        .message_id(id.to_string())
+        .expected_stream(&names.stream)
+        .expected_last_sequence(expected.0);
+    published(context.send_publish(names.subject.clone(), message).await)
+}
+
+/// Carries out a request to a log that appends nothing.
+pub(crate) fn log(
+    context: &Context,
+    names: &Arc<LogNames>,
     request: LogRequest,
     answers: Answers<LogAnswer>,
 ) {
+    let (context, names) = (context.clone(), names.clone());
     match request {
-        LogRequest::Append { id, expected, bytes } => {
-            let message = PublishMessage::build()
-                .payload(bytes.into())
-                .message_id(id.to_string())
-                .expected_stream(&names.stream)
-                .expected_last_sequence(expected.0);
-            let sent = context.send_publish(names.subject.clone(), message).await;
-            tokio::task::spawn_local(async move {
-                let outcome = match published(sent).await {
-                    Published::Stored(sequence) => AppendOutcome::Stored(Sequence(sequence)),
-                    Published::Refused => AppendOutcome::Refused,
-                    Published::Unknown => AppendOutcome::Unknown,
-                };
-                answers.send(LogAnswer::Append { id, outcome });
-            });
-        }
+        // These are sent one behind the other.
+        LogRequest::Append { .. } => unreachable!("an append is sent by the log's task"),
         LogRequest::Read { tag, from } => {
-            let context = context.clone();
             tokio::task::spawn_local(async move {
                 let read = read(&context, &names.stream, from);
                 let batch = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok().flatten();
@@ -94,7 +96,6 @@ pub(crate) async fn log(
             });
         }
         LogRequest::Purge { below } => {
-            let context = context.clone();
             tokio::task::spawn_local(async move {
                 // Whether it has worked is seen by nobody: the next one purges as much and more.
                 if let Ok(stream) = context.get_stream_no_info(&names.stream).await {
@@ -106,7 +107,7 @@ pub(crate) async fn log(
 }
 
 /// What has become of a message that was published.
-enum Published {
+pub(crate) enum Published {
     Stored(u64),
     Refused,
     Unknown,

@@ -5,7 +5,7 @@ use crate::settings::{JetStreamError, JetStreamSettings};
 use crate::waiting::Failure;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
-use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -15,6 +15,9 @@ const PING: Duration = Duration::from_secs(1);
 /// How long it takes at most from one attempt to connect to the next, and by how much each is longer than the one before.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
 const RECONNECT_STEP: Duration = Duration::from_millis(50);
+
+/// What a connection is called that appends alone go through, where NATS shows it.
+const APPENDS: &str = "headwater-appends";
 
 pub(crate) fn refuse<T>(what: &str, why: impl fmt::Display) -> Result<T, JetStreamError> {
     Err(JetStreamError(format!("{what}: {why}")))
@@ -35,8 +38,26 @@ pub(crate) fn causes<'a>(
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// Connects to one of the servers.
+/// The servers that the settings name.
+pub(crate) fn servers_of(settings: &JetStreamSettings) -> Result<Vec<ServerAddr>, Failure> {
+    let servers = settings.servers.split(',').map(|one| one.trim().parse());
+    servers.collect::<Result<_, _>>().or_else(|why| refused("the URLs of the NATS servers", why))
+}
+
+/// Connects to one of the servers, and to another one where that is lost.
 pub(crate) async fn connect(settings: &JetStreamSettings) -> Result<Client, Failure> {
+    connect_to_one_of(servers_of(settings)?, options_of(settings).await?).await
+}
+
+/// Connects to the server that is named in this place, and to no other one.
+pub(crate) async fn connect_to(settings: &JetStreamSettings, at: usize) -> Result<Client, Failure> {
+    let server = servers_of(settings)?.swap_remove(at);
+    let options = options_of(settings).await?.name(APPENDS).ignore_discovered_servers();
+    connect_to_one_of(vec![server], options).await
+}
+
+/// What all connections have in common.
+async fn options_of(settings: &JetStreamSettings) -> Result<ConnectOptions, Failure> {
     let mut options = ConnectOptions::new()
         .name("headwater")
         .require_tls(settings.tls_required)
@@ -54,10 +75,7 @@ pub(crate) async fn connect(settings: &JetStreamSettings) -> Result<Client, Fail
     if let Some((certificate, key)) = &settings.tls_identity {
         options = options.add_client_certificate(certificate.clone(), key.clone());
     }
-    let servers = settings.servers.split(',').map(|one| one.trim().parse());
-    let servers: Result<Vec<async_nats::ServerAddr>, _> = servers.collect();
-    let servers = servers.or_else(|why| refused("the URLs of the NATS servers", why))?;
-    if let Some(server) = servers.iter().find(|server| server.has_user_pass()) {
+    if let Some(server) = servers_of(settings)?.iter().find(|server| server.has_user_pass()) {
         let user = percent_decoded(server.username().unwrap_or_default());
         options = match server.password() {
             Some(password) => options.user_and_password(user, percent_decoded(password)),
@@ -65,6 +83,13 @@ pub(crate) async fn connect(settings: &JetStreamSettings) -> Result<Client, Fail
             None => options.token(user),
         };
     }
+    Ok(options)
+}
+
+async fn connect_to_one_of(
+    servers: Vec<ServerAddr>,
+    options: ConnectOptions,
+) -> Result<Client, Failure> {
     options.connect(servers).await.or_else(|why| {
         use ConnectErrorKind::{Authentication, AuthorizationViolation, ServerParse, Tls};
         let last =

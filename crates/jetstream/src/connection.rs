@@ -1,8 +1,9 @@
-//! The thread that holds the connection, and the ends of it that shards have.
+//! The thread that holds the connections, and the ends of it that shards have.
 
 use crate::check::check_sync;
 use crate::commands::{self, LogNames};
 use crate::connect::{connect, context_of, refuse};
+use crate::log_task::LogTask;
 use crate::nodes::NodesSeen;
 use crate::room::RoomSeen;
 use crate::settings::{JetStreamError, JetStreamSettings};
@@ -45,11 +46,17 @@ impl<T> Answers<T> {
 
 /// What the thread is told to do.
 pub(crate) enum Command {
-    Open(Arc<LogNames>, Sender<Result<(Client, u64), JetStreamError>>),
-    Log(Arc<LogNames>, LogRequest, Answers<LogAnswer>),
+    Open(Arc<LogNames>, Answers<LogAnswer>, Sender<Result<Opened, JetStreamError>>),
     Bucket(BucketRequest, Answers<BucketAnswer>),
     Nodes(NodesSeen),
     Snapshot(Arc<SnapshotNames>, SnapshotCommand),
+}
+
+/// A log that can be asked.
+pub(crate) struct Opened {
+    requests: UnboundedSender<LogRequest>,
+    client: Client,
+    created: u64,
 }
 
 /// A connection to the servers of a cluster; it ends with the last of its logs and buckets.
@@ -116,11 +123,11 @@ impl JetStream {
         let (stream, subject) = (self.settings.stream(shard), self.settings.subject(shard));
         let names = Arc::new(LogNames { stream, subject });
         let (opened, opens) = channel();
-        drop(self.commands.send(Command::Open(names.clone(), opened)));
-        let (client, created) = opens.recv().unwrap_or_else(|why| refuse(&names.stream, why))?;
         let (queue, answers) = channel();
         let to = Answers { queue, wake };
-        Ok(JetStreamLog { names, client, created, commands: self.commands.clone(), to, answers })
+        drop(self.commands.send(Command::Open(names.clone(), to, opened)));
+        let opened = opens.recv().unwrap_or_else(|why| refuse(&names.stream, why))?;
+        Ok(JetStreamLog { names, opened, answers, _thread: self.commands.clone() })
     }
 
     /// The nodes of the cluster, as far as they are known from now on.
@@ -170,11 +177,10 @@ impl Drop for JetStream {
 /// A shard's log.
 pub struct JetStreamLog {
     names: Arc<LogNames>,
-    client: Client,
-    created: u64,
-    commands: UnboundedSender<Command>,
-    to: Answers<LogAnswer>,
+    opened: Opened,
     answers: Receiver<LogAnswer>,
+    /// The thread goes on while there is one of these.
+    _thread: UnboundedSender<Command>,
 }
 
 impl fmt::Debug for JetStreamLog {
@@ -187,20 +193,20 @@ impl JetStreamLog {
     /// When its stream was made, in nanoseconds since 1970.
     #[must_use]
     pub fn created(&self) -> u64 {
-        self.created
+        self.opened.created
     }
 
     /// Whether a server can be reached; nothing is sent otherwise.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.client.connection_state() == State::Connected
+        self.opened.client.connection_state() == State::Connected
     }
 }
 
 impl Log for JetStreamLog {
     fn send(&mut self, request: LogRequest) {
         // Where the thread has ended nothing is answered, and outcomes are unknown.
-        drop(self.commands.send(Command::Log(self.names.clone(), request, self.to.clone())));
+        drop(self.opened.requests.send(request));
     }
 
     fn receive(&mut self) -> Option<LogAnswer> {
@@ -252,15 +258,18 @@ async fn serve(
     let bucket = settings.bucket();
     while let Some(command) = commands.recv().await {
         match command {
-            Command::Open(names, opened) => {
+            Command::Open(names, answers, opened) => {
                 let waiting = Waiting::new(settings.start);
                 let made = until_there(waiting, || make_log(context, settings, &names)).await;
-                drop(opened.send(made.map(|created| (context.client(), created))));
+                drop(opened.send(made.map(|created| {
+                    let (requests, asked) = unbounded_channel();
+                    let (main, settings) = (context.clone(), settings.clone());
+                    let task = LogTask { main, settings, names, answers };
+                    drop(tokio::task::spawn_local(task.run(asked)));
+                    Opened { requests, client: context.client(), created }
+                })));
             }
             // What waited for a connection would be sent long after its sender has given it up.
-            Command::Log(_, request, answers) if !is_connected(context) => {
-                commands::fail_log(&request, &answers);
-            }
             Command::Bucket(request, answers) if !is_connected(context) => {
                 commands::fail_bucket(&request, &answers);
             }
@@ -270,9 +279,6 @@ async fn serve(
             }
             Command::Snapshot(names, command) => {
                 drop(tokio::task::spawn_local(snapshots::run(context.clone(), names, command)));
-            }
-            Command::Log(names, request, answers) => {
-                commands::log(context, names, request, answers).await;
             }
             Command::Bucket(request, answers) => {
                 commands::bucket(context, &bucket, request, answers).await;

@@ -1,8 +1,9 @@
 //! Logs and leases on NATS JetStream: the seam of `headwater_log`, spoken to real servers.
 //!
-//! A thread of its own holds the connection. Requests go to it, in order, and are answered into the queue of whoever has asked;
+//! A thread of its own holds the connections. Requests go to it, in order, and are answered into the queue of whoever has asked;
 //! `wake` is called behind each answer. Appends are published in the order in which they were given, each with the last sequence
-//! that it expects and a `Nats-Msg-Id`; nothing is published twice.
+//! that it expects and a `Nats-Msg-Id`; nothing is published twice. They go straight to the server that leads the log's stream, where it is one of those
+//! that the settings name, and everything else through any server.
 //!
 //! # What counts as what
 //! - An append or a write to the bucket is *refused* where the servers say that sequence or revision was another one. Everything else that is
@@ -24,6 +25,8 @@ mod commands;
 mod connect;
 mod connection;
 mod direct;
+mod leader;
+mod log_task;
 mod nodes;
 mod room;
 mod settings;

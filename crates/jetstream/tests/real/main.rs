@@ -4,6 +4,7 @@
 //! `HEADWATER_CLUSTER_ROUNDS` says how often servers are struck.
 
 mod formats;
+mod leader;
 mod member;
 #[path = "../../../../tests/nats_servers.rs"]
 mod servers;
