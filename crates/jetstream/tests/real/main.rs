@@ -208,6 +208,8 @@ fn a_start_needs_a_quorum_and_waits_for_it() {
     let mut servers = Servers::start(program, "always");
     servers.wait();
     let mut settings = settings(&servers, &ALL);
+    // What is kept by three servers can only be made while no server is known to be gone.
+    JetStream::connect(settings.clone()).unwrap().log(0, quiet()).unwrap();
     servers.kill(0);
     JetStream::connect(settings.clone()).unwrap().log(0, quiet()).unwrap();
     servers.kill(1);
