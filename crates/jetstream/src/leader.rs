@@ -12,6 +12,8 @@ use tokio::sync::watch;
 
 /// How often it is looked which server leads.
 const LOOK: Duration = Duration::from_secs(2);
+/// How often that is done where it is none of those that the settings name, so that they are not connected to all the time in vain.
+const LOOK_IN_VAIN: Duration = Duration::from_secs(60);
 /// How long a server may take to be connected to.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -35,6 +37,7 @@ pub(crate) async fn follow(
     let mut names: Vec<Option<String>> = vec![None; count];
     let mut number = 0;
     loop {
+        let mut wait = LOOK;
         if let Some(leader) = leader_of(&main, &stream).await {
             let is = |context: &Context| name_of(context) == leader && is_connected(context);
             if is(&main) {
@@ -42,11 +45,14 @@ pub(crate) async fn follow(
             } else if !found.borrow().as_ref().is_some_and(|direct| is(&direct.context)) {
                 let context = connection_to(&leader, &settings, &mut names).await;
                 number += 1;
+                if context.is_none() {
+                    wait = LOOK_IN_VAIN;
+                }
                 found.send_replace(context.map(|context| Direct { context, number }));
             }
         }
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(wait) => {}
             () = found.closed() => return,
         }
     }
