@@ -26,6 +26,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -310,6 +311,11 @@ impl Acknowledger {
     /// The store cannot be read.
     pub fn log_mark(&self) -> Result<Option<LogMark>, String> {
         Ok(View::of(&self.shared)?.state.mark)
+    }
+
+    /// Has the writer write what the log has acknowledged as soon as it can: somebody waits to see it in the folder.
+    pub fn want_acknowledged(&self) {
+        self.shared.want(self.shared.survives.load(Ordering::Acquire));
     }
 
     /// Begins to read out a state of the folder: what it has now, all of which the log has acknowledged. Says where that ends in the log; `None`: the

@@ -566,7 +566,9 @@ impl Driver {
                     self.followed = Some(mark(position));
                 }
             }
-            ReplicaEffect::Stop(_) if self.releasing.is_some() => {}
+            // The process begins anew by itself, or ends, as soon as others know that they may have the shard. Whatever its log has come to meanwhile (the next owner
+            // may have let go of what this one has not read) is for whoever opens the folder next.
+            ReplicaEffect::Stop(_) | ReplicaEffect::Halt(_) if self.releasing.is_some() => {}
             ReplicaEffect::Stop(_) => {
                 self.lease.answers_until.store(0, Ordering::Release);
                 begin_again(

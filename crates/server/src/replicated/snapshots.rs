@@ -69,6 +69,7 @@ fn await_folder(store: &Acknowledger, has: Option<LogMark>) -> Result<(), String
     let reaches = |mark: Option<LogMark>| {
         has.is_none_or(|has| mark.is_some_and(|mark| mark.sequence >= has.sequence))
     };
+    store.want_acknowledged();
     while !reaches(store.log_mark()?) {
         if began.elapsed() >= WRITTEN_WITHIN {
             let seconds = WRITTEN_WITHIN.as_secs();

@@ -14,13 +14,14 @@ pub(crate) struct DirectLines {
     all: Vec<Option<DirectLine>>,
     /// Where they are registered, and the first of their tokens: each shard has two, for connections of odd and of even counts.
     registry: Option<(Registry, usize)>,
-    /// The turn's time, in milliseconds of the server's life.
+    /// The turn's time, in milliseconds of the server's life, and that of the turn before.
     now: u64,
+    before: u64,
 }
 
 impl DirectLines {
     pub(super) fn new(shards: usize) -> Self {
-        Self { all: (0..shards).map(|_| None).collect(), registry: None, now: 0 }
+        Self { all: (0..shards).map(|_| None).collect(), registry: None, now: 0, before: 0 }
     }
 
     pub(super) fn set_registry(&mut self, registry: Registry, first: usize) {
@@ -35,7 +36,9 @@ impl DirectLines {
             let _gone = line.close(registry);
         }
         let token = Token(first + 2 * at + (count % 2) as usize);
-        self.all[at] = new.map(|new| DirectLine::new(new, (registry, token), self.now));
+        // It was made since the turn before, however long ago that is.
+        let begin = |new| DirectLine::new(new, (registry, token), self.now).heard_by(self.before);
+        self.all[at] = new.map(begin);
     }
 
     /// There is news of a connection, whose token is so much behind the first one.
@@ -51,7 +54,7 @@ impl DirectLines {
     /// A turn begins; `now` in milliseconds of the server's life.
     #[inline]
     pub(crate) fn turn(&mut self, now: u64) {
-        self.now = now;
+        (self.before, self.now) = (self.now, now);
         self.all.iter_mut().flatten().for_each(|line| line.turn(now));
     }
 

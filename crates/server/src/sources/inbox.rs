@@ -16,6 +16,10 @@ use crate::log::event;
 use headwater_base::Shard;
 use headwater_base::source::{Change, FetchId, Health, News, Position, Sink};
 use mio::Waker;
+#[cfg(test)]
+use std::collections::VecDeque;
+#[cfg(test)]
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -177,9 +181,18 @@ struct Bell {
     waker: OnceLock<Arc<Waker>>,
     /// It has been rung, and nobody has come yet.
     rung: AtomicBool,
-    /// How many answers of loads were taken.
+    /// Where a simulation says when news comes.
     #[cfg(test)]
-    loads_taken: AtomicU64,
+    simulated: Mutex<Option<SimulatedNews>>,
+}
+
+/// News that a simulation has let come.
+#[cfg(test)]
+#[derive(Debug, Default)]
+struct SimulatedNews {
+    come: VecDeque<(Arc<Tag>, Told)>,
+    /// How many answers of loads were among all of it.
+    loads: u64,
 }
 
 /// The side of a source that one shard has alone.
@@ -238,23 +251,26 @@ pub(super) struct Outlets {
 }
 
 impl Inbox {
-    /// Waits until so many loads were answered since the beginning, and has the answers come in the order in which they were asked for: a simulation is the same
-    /// each time. `false`: all of them were taken.
+    /// Waits until so many loads were answered since the beginning, and has the answers come in the order in which they were asked for. From then on nothing is taken
+    /// that this was not called for: what a thread has answered within the turn in which it was asked comes no earlier than what it answers later, and a
+    /// simulation is the same each time. `false`: all of them had come.
     #[cfg(test)]
     pub(crate) fn simulate_answers(&self, answered: u64) -> bool {
         let fetch = |told: &Told| match told {
             Told::News(News::Loaded { fetch, .. }) => Some(fetch.0),
             _ => None,
         };
-        let awaited = answered - self.slot.bell.loads_taken.load(Ordering::Relaxed);
+        let simulated = &mut *self.slot.bell.simulated();
+        let simulated = simulated.get_or_insert_default();
+        let awaited = answered - simulated.loads;
         let mut all = Vec::new();
         while (all.iter().filter(|(_, told)| fetch(told).is_some()).count() as u64) < awaited {
             let one = self.receiver.recv_timeout(Duration::from_secs(60));
             all.push(one.expect("a disk that answers"));
         }
-        all.extend(self.receiver.try_iter());
         all.sort_by_key(|(_, told)| fetch(told));
-        all.into_iter().for_each(|one| self.slot.sender.send(one).expect("there is room"));
+        simulated.loads = answered;
+        simulated.come.extend(all);
         self.slot.bell.ring();
         awaited > 0
     }
@@ -292,18 +308,21 @@ impl Inbox {
         move || bell.ring()
     }
 
+    /// The next news.
+    fn take_some(&self) -> Vec<(Arc<Tag>, Told)> {
+        #[cfg(test)]
+        if let Some(SimulatedNews { come, .. }) = &mut *self.slot.bell.simulated() {
+            return come.drain(..come.len().min(TAKEN_MAX)).collect();
+        }
+        self.receiver.try_iter().take(TAKEN_MAX).collect()
+    }
+
     /// Takes the next news, each with its source; rings again where some is left.
     pub(crate) fn take(&self) -> Vec<(Arc<Tag>, Told)> {
         if !self.slot.bell.rung.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
-        let taken: Vec<_> = self.receiver.try_iter().take(TAKEN_MAX).collect();
-        #[cfg(test)]
-        {
-            let is_load = |it: &&(Arc<Tag>, Told)| matches!(it.1, Told::News(News::Loaded { .. }));
-            let loads = taken.iter().filter(is_load).count() as u64;
-            self.slot.bell.loads_taken.fetch_add(loads, Ordering::Relaxed);
-        }
+        let taken = self.take_some();
         if taken.len() == TAKEN_MAX {
             self.slot.bell.ring();
         }
@@ -312,6 +331,11 @@ impl Inbox {
 }
 
 impl Bell {
+    #[cfg(test)]
+    fn simulated(&self) -> MutexGuard<'_, Option<SimulatedNews>> {
+        self.simulated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(waker) = self.waker.get()

@@ -64,7 +64,7 @@ pub(super) enum Told {
 }
 
 /// One operation.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
     pub(super) operation: Operation,
     pub(super) client: usize,

@@ -14,8 +14,8 @@
 //! `HEADWATER_NODES_SEEDS=100000` runs more seeds, `HEADWATER_NODES_FIRST=3000` others, `HEADWATER_NODES_SEED=12` that one alone, with all that clients were told where it
 //! fails, and `HEADWATER_NODES_SHOW=1` shows how often what happened.
 //!
-//! Threads of stores are real: a simulation waits for what they do without anybody's doing, so a seed of one shard is the same each time. With several shards some are
-//! not, behind the loss of an owner.
+//! Threads of stores are real: a simulation waits for what they do without anybody's doing, and has their answers come in turns of their own, so a seed is the same each
+//! time.
 
 mod clients;
 mod history;

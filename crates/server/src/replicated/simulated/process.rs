@@ -211,6 +211,12 @@ impl Process {
         }
     }
 
+    /// Whether something waits for the owner of another shard.
+    pub(super) fn awaits_owners(&mut self) -> bool {
+        let shards = self.server().and_then(|it| it.reactor.service.others.shards.as_ref());
+        shards.is_some_and(|shards| shards.departures.awaits_owners())
+    }
+
     /// Whether it may answer now.
     pub(super) fn may_answer(&self, now: u64) -> bool {
         clock::set(self.clock(now));

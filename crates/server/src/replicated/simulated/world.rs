@@ -4,7 +4,7 @@ mod finish;
 
 use super::super::ending::ProcessEnd;
 use super::clients::Clients;
-use super::history::History;
+use super::history::{Asked, History};
 use super::links::Links;
 use super::process::{Process, ProcessLife};
 use super::servers::Shared;
@@ -28,6 +28,14 @@ const LOOK: u64 = 1000;
 
 /// How often what has happened.
 pub(super) type Seen = BTreeMap<&'static str, u64>;
+
+/// What a simulation was like.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Ran {
+    pub(super) seen: Seen,
+    /// All that clients have asked, and been told.
+    pub(super) asked: Vec<Asked>,
+}
 
 /// Where clients connect.
 pub(super) trait Servers {
@@ -391,7 +399,7 @@ pub(super) fn run(
     seed: u64,
     shape: (u16, usize),
     change: &dyn Fn(&mut LogFaults),
-) -> Result<Seen, String> {
+) -> Result<Ran, String> {
     let mut world = World::new(seed, shape, change)?;
     let faults = world.shared.lock().faults.clone();
     world.shared.lock().faults = LogFaults { snapshots: faults.snapshots, ..LogFaults::default() };
@@ -416,5 +424,5 @@ pub(super) fn run(
     ];
     world.seen.extend(counts);
     world.seen.retain(|_, count| *count > 0);
-    Ok(world.seen)
+    Ok(Ran { seen: world.seen, asked: world.history.asked })
 }

@@ -167,6 +167,12 @@ impl DirectLine {
         line
     }
 
+    /// It was made at this time at the earliest, and nothing was heard over it since: what is said of its silence begins there.
+    pub(crate) fn heard_by(mut self, at: u64) -> Self {
+        (self.drained, self.heard_at) = (at, at);
+        self
+    }
+
     /// The system has something for the connection, or takes something.
     pub(crate) fn take_news(&mut self, news: SocketNews) {
         self.readable |= news.may_be_read();
@@ -329,6 +335,9 @@ impl DirectLine {
         self.stream.take().map_or(Ok(()), |mut stream| stream.deregister(registry))
     }
 }
+
+#[cfg(test)]
+mod strained;
 
 #[cfg(test)]
 mod tests {

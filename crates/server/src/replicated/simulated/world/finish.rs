@@ -8,6 +8,9 @@ use crate::simulated::request;
 use headwater_protocol::resp::ReplyCutter;
 use headwater_sim::replicated::LogFaults;
 
+/// How long it may take until what was asked of another shard is done there, in milliseconds.
+const DONE_WITHIN: u64 = 1000;
+
 impl World {
     /// What a client of its own is answered at some server; `None`: it could not be asked, or its server has ended.
     fn answer(&mut self, words: &[&str]) -> Result<Option<String>, String> {
@@ -84,9 +87,26 @@ impl World {
                 return Err(format!("{} clients are not answered", self.clients.waiting()));
             }
         }
+        self.await_orphans()?;
         self.read_everything()?;
         self.check_derived()?;
         self.await_same()
+    }
+
+    /// What clients have asked for who have hung up may wait for the owner of another shard, and is done when there is one: the last reads come behind that.
+    fn await_orphans(&mut self) -> Result<(), String> {
+        let until = self.cluster.now + CALM;
+        let mut since = self.cluster.now;
+        while self.cluster.now < since + DONE_WITHIN {
+            self.step()?;
+            if self.cluster.processes.iter_mut().flatten().any(Process::awaits_owners) {
+                since = self.cluster.now;
+            }
+            if self.cluster.now > until {
+                return Err(String::from("what waits for an owner waits on"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether everything is as it was promised, at these owners and at the next ones.
