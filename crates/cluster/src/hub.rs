@@ -521,9 +521,13 @@ impl Hub {
     }
 
     /// The connection to a shard is lost, as whoever drives this knows, over which nothing was heard any more for `silent` milliseconds: what has not arrived
-    /// of what it said will not. Nothing that was loaded from it is believed; loads wait for a new connection, for a while.
+    /// of what it said will not. What has is taken in: it was heard, and what is here is taken for as old as that. Nothing that was loaded from it is believed;
+    /// loads wait for a new connection, for a while.
     pub fn lost(&mut self, with: Shard, now: Millis, silent: u64) {
         self.now = now;
+        if self.links.get(&with).is_some_and(|link| link.lost_at.is_none()) {
+            self.look_at_arrived();
+        }
         self.arrived.retain(|(from, _)| *from != with);
         let Some(link) = self.links.get_mut(&with) else { return };
         if link.lost_at.is_none() {
@@ -575,10 +579,14 @@ impl Hub {
 
     /// Takes what is to be done, in order, all of it before anything is asked here again.
     pub fn take_events(&mut self) -> Vec<Event> {
+        self.look_at_arrived();
+        core::mem::take(&mut self.events)
+    }
+
+    fn look_at_arrived(&mut self) {
         for (from, packet) in core::mem::take(&mut self.arrived) {
             self.look_at(from, packet);
         }
-        core::mem::take(&mut self.events)
     }
 
     /// Takes what is to be sent, and to whom, in order.

@@ -2,7 +2,7 @@
 
 use headwater_base::source::{Change, FetchId, Position, StorePlace};
 use headwater_base::{KeyRange, Millis, Shard};
-use headwater_cluster::{Asked, Event, Hub};
+use headwater_cluster::{Asked, Event, Hub, Item};
 
 const HOME: Shard = Shard(0);
 const FOLLOWER: Shard = Shard(1);
@@ -108,6 +108,29 @@ fn what_is_here_is_as_old_as_the_moment_when_the_home_was_last_heard() {
     follower.end_resumption(HOME);
     follower.lost(HOME, Millis(9_000), 100);
     assert_eq!(heard(&mut follower), Millis(8_900));
+}
+
+/// What has come in the turn in which the connection is lost was heard: it is not less than what is here is said to be as old as.
+#[test]
+fn what_has_come_before_the_connection_was_lost_is_taken_in() {
+    let (mut home, mut follower) = hubs();
+    follow(&mut home, &mut follower, place(5));
+    let change = Change { key: b"k".to_vec(), value: None };
+    home.tell(FOLLOWER, Item::Change(change));
+    home.flush(true);
+    home.take_packets().into_iter().for_each(|(_, packet)| follower.receive(HOME, packet));
+    follower.lost(HOME, Millis(2_000), 0);
+    let told = follower.take_events();
+    let at = |is: &dyn Fn(&Event) -> bool| told.iter().position(is).expect("it is told");
+    let changed = at(&|it| matches!(it, Event::Changed { home: HOME, .. }));
+    let suspended = Event::Suspended { home: HOME, heard: Millis(2_000) };
+    assert!(changed < at(&|it| *it == suspended), "{told:?}");
+    // Behind the loss nothing is.
+    home.tell(FOLLOWER, Item::Reset(KeyRange::all()));
+    home.flush(true);
+    home.take_packets().into_iter().for_each(|(_, packet)| follower.receive(HOME, packet));
+    follower.lost(HOME, Millis(2_100), 0);
+    assert_eq!(follower.take_events(), []);
 }
 
 #[test]

@@ -144,6 +144,7 @@ impl Engine {
             ("updates_applied", counters.updates),
             ("updates_in_place", counters.updates_in_place),
             ("checks_logged", counters.checks_logged),
+            ("upstreams_refreshed", counters.upstreams_refreshed),
             ("checks_applied", counters.checks_applied),
             ("folds_stale", counters.folds_stale),
             ("invalidations", counters.invalidations),

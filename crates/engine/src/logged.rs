@@ -97,6 +97,8 @@ impl Engine {
         entries.sort_by_key(|(_, was_there)| !was_there);
         let mut applied = false;
         let mut gone = entries.iter().filter(|(_, was_there)| *was_there).count();
+        // What is good enough for the read alone stays, and has been looked at.
+        let upstream_before = work.upstream.len();
         for (LogEntry { source, context, key }, was_there) in entries {
             if was_there && self.views.is_dearer_to_take_out(id, gone) {
                 self.invalidate(id);
@@ -117,7 +119,7 @@ impl Engine {
                 Step::Gone => return Ok(true),
             }
             let Some(work) = &self.views.statuses.get(id).work else { return Ok(true) };
-            if work.invalid || !work.upstream.is_empty() {
+            if work.invalid || work.upstream.len() > upstream_before {
                 break;
             }
         }

@@ -275,6 +275,7 @@ impl Engine {
         for source in upstream {
             let Some(status) = self.views.statuses.find(source) else { continue };
             let whole = status.range();
+            self.counters.upstreams_refreshed += 1;
             if self.refresh(source, &whole).is_err() {
                 missing = Err(Missing);
                 continue;

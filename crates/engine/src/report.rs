@@ -462,6 +462,8 @@ pub(crate) struct Counters {
     pub(crate) updates: u64,
     pub(crate) updates_in_place: u64,
     pub(crate) checks_logged: u64,
+    /// Ranges that were looked at because what is computed from them was read.
+    pub(crate) upstreams_refreshed: u64,
     pub(crate) checks_applied: u64,
     pub(crate) folds_stale: u64,
     pub(crate) invalidations: u64,

@@ -24,8 +24,8 @@ pub enum Course {
     HereBehindWrites,
     /// It waits until what was asked before is answered.
     Blocked,
-    /// It waits until a shard that it goes to has read more of what was sent there.
-    Crowded,
+    /// It waits until this shard, to which it goes, has read more of what was sent there.
+    Crowded(Shard),
     /// Another shard executes it.
     At(Shard, Kind),
     /// Several shards execute parts of it, whose answers are merged.
@@ -104,17 +104,21 @@ pub fn course(
     if pending.is_some_and(|pending| pending.is_full() || pending.must_wait(kind, at)) {
         return Course::Blocked;
     }
-    let is_crowded = |at: Shard| at != me && is_crowded(at);
+    let is_crowded = |at: &Shard| *at != me && is_crowded(*at);
+    let crowded = match &route {
+        Route::At(at) => Some(*at).filter(is_crowded),
+        Route::Parts { parts, .. } | Route::Read { parts, .. } => {
+            parts.iter().map(|(at, _)| *at).find(is_crowded)
+        }
+        Route::Here | Route::Several | Route::Steps(_) => None,
+    };
+    if let Some(at) = crowded {
+        return Course::Crowded(at);
+    }
     match route {
         Route::Here => Course::Here,
         Route::At(at) if at == me => Course::HereBehindWrites,
-        Route::At(at) if is_crowded(at) => Course::Crowded,
         Route::At(at) => Course::At(at, kind),
-        Route::Parts { parts, .. } | Route::Read { parts, .. }
-            if parts.iter().any(|(at, _)| is_crowded(*at)) =>
-        {
-            Course::Crowded
-        }
         Route::Parts { merge, parts } => Course::Parts { merge, parts, kind },
         Route::Read { merge, parts } if apart => Course::Parts { merge, parts, kind },
         Route::Read { .. } => Course::Read,
@@ -226,8 +230,9 @@ mod tests {
         assert!(matches!(of(&["DBSIZE"]), Course::Parts { kind: Kind::Plain, .. }));
         assert!(matches!(of(&["SCAN", "0"]), Course::Steps(_)));
         let crowded = (false, Some(Shard(1)));
-        assert_eq!(course_of(&["GET", there], None, crowded), Course::Crowded);
-        assert_eq!(course_of(&["MGET", here, there], None, crowded), Course::Crowded);
+        let waits = Course::Crowded(Shard(1));
+        assert_eq!(course_of(&["GET", there], None, crowded), waits);
+        assert_eq!(course_of(&["MGET", here, there], None, crowded), waits);
         assert_eq!(
             course_of(&["GET", elsewhere], None, crowded),
             Course::At(Shard(2), Kind::Plain)

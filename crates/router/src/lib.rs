@@ -18,6 +18,7 @@ mod course;
 pub mod items;
 mod locks;
 mod merge;
+mod objections;
 mod pending;
 mod plan;
 mod program;

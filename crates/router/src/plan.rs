@@ -64,6 +64,7 @@ impl Plan {
             reads: false,
             watches_at: BTreeSet::new(),
             prepare: BTreeMap::new(),
+            order: Vec::new(),
             budget: Budget::default(),
             wait,
             recording: None,
@@ -94,6 +95,9 @@ impl Plan {
         let whole = |parts: Vec<(Shard, Request)>| -> Vec<(Shard, OwnedArgs)> {
             parts.into_iter().map(|(at, request)| (at, request.args(args))).collect()
         };
+        let keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
+        let partitions: Vec<_> = keys.map(|key| placement.partition(key)).collect();
+        let homes = || partitions.iter().map(|it| placement.home_of(*it)).collect();
         let item = match route(placement, spec, command, args) {
             Route::Here if changes_session(spec.id) => Item::Now,
             Route::Here => Item::Here,
@@ -109,17 +113,17 @@ impl Plan {
             {
                 (Some(program), _) => Item::Program(program),
                 (None, Some((merge, parts))) if alone => {
+                    self.order = homes();
                     Item::Parts { merge, parts: whole(parts), kind }
                 }
                 (None, Some((merge, parts))) => {
                     let (parts, name) = (whole(parts), args.at(0).to_vec());
-                    Item::Program(Program::Checked { parts, merge, name, step: Checked::Ask })
+                    let (order, step) = (homes(), Checked::Ask);
+                    Item::Program(Program::Checked { parts, merge, name, order, step })
                 }
                 (None, None) => Item::Here,
             },
         };
-        let keys = spec.keys.positions(args.len()).filter_map(|at| args.get(at));
-        let partitions: Vec<_> = keys.map(|key| placement.partition(key)).collect();
         match &item {
             Item::Here | Item::Now => {}
             // It goes through all keys of all shards.
@@ -186,5 +190,38 @@ impl Plan {
         });
         let mut shards = self.locks.iter().flat_map(|locks| locks.keys());
         shards.next().copied().filter(|_| whole && shards.next().is_none())
+    }
+
+    /// Whether a request depends on what another one does elsewhere.
+    pub(crate) fn needs_rounds(&self) -> bool {
+        self.items.iter().any(|item| matches!(item, Item::Program(_)))
+            || self.end_of_round(0) < self.items.len()
+    }
+
+    /// The first request that must wait for those from `from` on.
+    pub(crate) fn end_of_round(&self, from: usize) -> usize {
+        let (mut writes, mut reads) = (BTreeSet::new(), BTreeSet::new());
+        for (at, item) in self.items.iter().enumerate().skip(from) {
+            let (parts, kind) = match item {
+                Item::Here => continue,
+                Item::Program(_) | Item::Now => return at,
+                Item::Parts { parts, kind, .. } => (parts, kind),
+            };
+            let here: BTreeSet<Shard> = parts.iter().map(|(shard, _)| *shard).collect();
+            let elsewhere = |others: &BTreeSet<Shard>| {
+                here.len() > 1 && !others.is_empty()
+                    || others.iter().any(|other| !here.contains(other))
+            };
+            if (kind.reads() && elsewhere(&writes)) || (kind.writes() && elsewhere(&reads)) {
+                return at;
+            }
+            if kind.writes() {
+                writes.extend(&here);
+            }
+            if kind.reads() {
+                reads.extend(&here);
+            }
+        }
+        self.items.len()
     }
 }

@@ -5,6 +5,7 @@
 use crate::answer::{Answer, Token, answer_of};
 use crate::ask::{Ask, PutValue};
 use crate::merge::Merge;
+use crate::objections::objection;
 use crate::pending::Kind;
 use crate::purpose::PutPurpose;
 use alloc::string::ToString;
@@ -62,6 +63,8 @@ pub enum Program {
         merge: Merge,
         /// The name by which each is looked at first.
         name: Vec<u8>,
+        /// The homes of its keys, in its order.
+        order: Vec<Shard>,
         /// What comes next.
         step: Checked,
     },
@@ -382,7 +385,7 @@ impl Program {
     }
 
     fn check_on(&mut self, answers: &[Answer<'_>]) -> Goes {
-        let Self::Checked { parts, merge, name, step } = self else { return integer(0) };
+        let Self::Checked { parts, merge, name, order, step } = self else { return integer(0) };
         match step {
             Checked::Ask => {
                 *step = Checked::Do;
@@ -396,7 +399,9 @@ impl Program {
                 if answers.iter().any(|answer| answer.token() == Token::Boolean(true)) {
                     return integer(0);
                 }
-                if let Some(error) = answers.iter().find(|answer| answer.is_error()) {
+                let all = parts.iter().zip(answers);
+                let objections = all.filter_map(|((at, _), it)| objection(*it, *at, order));
+                if let Some((_, error)) = objections.min_by_key(|(rank, _)| *rank) {
                     return Goes::Answer(error.bytes().to_vec());
                 }
                 *step = Checked::End;

@@ -310,7 +310,8 @@ impl Record {
                 3 => {
                     let name = bytes.bytes()?.to_vec();
                     let (parts, merge, step) = (read_parts(bytes)?, Merge::Sum, Checked::Ask);
-                    Item::Program(Program::Checked { parts, merge, name, step })
+                    let order = Vec::new();
+                    Item::Program(Program::Checked { parts, merge, name, order, step })
                 }
                 _ => return None,
             });

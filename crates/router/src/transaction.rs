@@ -22,6 +22,7 @@ use crate::answer::{Answer, answer_of};
 use crate::ask::{Ask, Budget, Requests};
 use crate::locks::{LockSet, TransactionId};
 use crate::merge::Merge;
+use crate::objections::objection;
 use crate::pending::{Inner, Kind};
 use crate::program::{Combine, Goes, Program, Step, StepAsk};
 use crate::record::{Place, Recording};
@@ -66,6 +67,8 @@ pub struct Plan {
     pub watches_at: BTreeSet<Shard>,
     /// Requests that must be refused, if at all, before anything is executed; by shard.
     pub prepare: BTreeMap<Shard, Requests>,
+    /// The homes of the keys of what is prepared, in the order in which the client has named them.
+    pub order: Vec<Shard>,
     /// What each shard's part needs.
     pub budget: Budget,
     /// Milliseconds that each lock may take.
@@ -141,8 +144,8 @@ pub struct Transaction {
     state: State,
     /// The shards that were asked to lock.
     locked: Vec<Shard>,
-    /// What a shard has against its part.
-    refusal: Option<Vec<u8>>,
+    /// What a shard has against its part, and how soon that is told.
+    refusal: Option<(usize, Vec<u8>)>,
     /// Keys in the way, as the shards that locked have counted them.
     in_the_way: u64,
     /// The first request that was not executed.
@@ -154,6 +157,10 @@ pub struct Transaction {
     /// The answers of the parts that are there, by request and part.
     parts: BTreeMap<(usize, usize), Vec<u8>>,
     answers: Vec<ItemAnswer>,
+    /// Something of it was asked for that changes something.
+    has_written: bool,
+    /// It does not go on: this error is its answer.
+    given_up: Option<Vec<u8>>,
 }
 
 impl Transaction {
@@ -174,8 +181,21 @@ impl Transaction {
         let (locked, parts) = (Vec::new(), BTreeMap::new());
         let (in_the_way, next, answers, wrapped) = (0, 0, Vec::new(), Vec::new());
         let state = State::Begin;
-        let (refusal, place) = (None, Place::default());
-        Self { plan, state, locked, refusal, in_the_way, next, place, wrapped, parts, answers }
+        let (refusal, place, has_written, given_up) = (None, Place::default(), false, None);
+        Self {
+            plan,
+            state,
+            locked,
+            refusal,
+            in_the_way,
+            next,
+            place,
+            wrapped,
+            parts,
+            answers,
+            has_written,
+            given_up,
+        }
     }
 
     /// Memory that it takes, about.
@@ -207,10 +227,15 @@ impl Transaction {
         matches!(self.state, State::Stepping) && self.plan.items.get(self.next).is_some_and(reads)
     }
 
-    /// Whether nothing of it was executed, or will be: an error may stand for what a shard does not answer.
+    /// Whether nothing of it has changed anything, or will where it is given up: an error may stand for what a shard does not answer.
     #[must_use]
     pub fn may_be_given_up(&self) -> bool {
-        matches!(self.state, State::Reading(_) | State::Locking | State::Aborting(_))
+        !self.has_written
+    }
+
+    /// Has it go no further, where that may be: it gives its locks back, and is answered with this error.
+    pub fn give_up(&mut self, error: &[u8]) {
+        self.given_up = Some(error.to_vec());
     }
 
     /// Whether it waits for locks.
@@ -255,7 +280,16 @@ impl Transaction {
 
     /// What comes next, where `answers` are those to what was asked last, in order.
     pub fn next(&mut self, placement: &Placement, answers: &[Inner]) -> Next {
-        match core::mem::replace(&mut self.state, State::Begin) {
+        let given_up = self.given_up.take();
+        match (core::mem::replace(&mut self.state, State::Begin), given_up) {
+            (State::Aborting(finished), _) => Next::Finished(finished),
+            (_, Some(error)) => self.abort(Finished::Refused(error)),
+            (state, None) => self.next_in(state, placement, answers),
+        }
+    }
+
+    fn next_in(&mut self, state: State, placement: &Placement, answers: &[Inner]) -> Next {
+        match state {
             State::Begin if self.plan.reads => {
                 let (round, steps) = self.round(None);
                 self.state = State::Reading(round);
@@ -274,14 +308,18 @@ impl Transaction {
             }
             State::Locking => {
                 let answer = answers.first().and_then(|inner| Answer::whole(&inner.answer));
-                match answer {
-                    Some(answer) if answer.is_error() && self.plan.prepare.is_empty() => {
-                        self.abort(Finished::Refused(answer.bytes().to_vec()))
+                if !self.plan.prepare.is_empty()
+                    && let Some((rank, error)) = answer.and_then(|answer| self.objection(answer))
+                {
+                    // What another one has against it may come first.
+                    if self.refusal.as_ref().is_none_or(|(first, _)| rank < *first) {
+                        self.refusal = Some((rank, error.bytes().to_vec()));
                     }
+                    return self.lock_next(placement);
+                }
+                match answer {
                     Some(answer) if answer.is_error() => {
-                        // What another one has against it may come first.
-                        self.refusal.get_or_insert_with(|| answer.bytes().to_vec());
-                        self.lock_next(placement)
+                        self.abort(Finished::Refused(answer.bytes().to_vec()))
                     }
                     Some(answer) if answer.is_nothing() => self.abort(Finished::Changed),
                     Some(answer) if answer == truth(&answer_of(|out| out.boolean(true))) => {
@@ -311,6 +349,11 @@ impl Transaction {
         }
     }
 
+    /// What the shard that was asked last to lock has against its part.
+    fn objection<'a>(&self, answer: Answer<'a>) -> Option<(usize, Answer<'a>)> {
+        objection(answer, *self.locked.last()?, &self.plan.order)
+    }
+
     fn lock_next(&mut self, placement: &Placement) -> Next {
         let Some(locks) = &self.plan.locks else { return self.go_on(placement) };
         let last = self.locked.last().copied();
@@ -318,7 +361,7 @@ impl Transaction {
             locks.iter().find(|(shard, _)| last.is_none_or(|last| **shard > last))
         else {
             return match (self.refusal.take(), self.in_the_way) {
-                (Some(refusal), _) => self.abort(Finished::Refused(refusal)),
+                (Some((_, refusal)), _) => self.abort(Finished::Refused(refusal)),
                 (None, 0) => self.go_on(placement),
                 (None, keys) => self.abort(Finished::InTheWay(keys)),
             };
@@ -356,6 +399,7 @@ impl Transaction {
         }
         if let Some(Item::Now) = self.plan.items.get(self.next) {
             self.next += 1;
+            self.has_written = true;
             self.answers.push(ItemAnswer::Own);
             self.state = State::Executing(Round::default());
             return Next::Now(self.next - 1);
@@ -385,6 +429,7 @@ impl Transaction {
                 let before = if self.place.item == item { self.place.step } else { 0 };
                 self.place = Place { item, step: before + 1 };
                 self.state = State::Stepping;
+                self.has_written |= steps.iter().any(|step| step.kind.writes());
                 return Next::Ask(steps.into_iter().map(|step| self.under_locks(step)).collect());
             }
             Goes::Answer(answer) => ItemAnswer::Typed(answer),
@@ -441,7 +486,8 @@ impl Transaction {
             by_shard.extend(self.locked.iter().map(|&shard| (shard, Default::default())));
         }
         for (at, item) in self.plan.items.iter().enumerate().take(self.next).skip(from) {
-            let Item::Parts { parts, .. } = item else { continue };
+            let Item::Parts { parts, kind, .. } = item else { continue };
+            self.has_written |= kind.writes();
             for (place, (shard, request)) in parts.iter().enumerate() {
                 if request.args().is_empty() {
                     // A crash has left this part.
@@ -511,41 +557,6 @@ impl Transaction {
             self.answers.push(answer);
         }
         self.parts.clear();
-    }
-}
-
-impl Plan {
-    /// Whether a request depends on what another one does elsewhere.
-    pub(crate) fn needs_rounds(&self) -> bool {
-        self.items.iter().any(|item| matches!(item, Item::Program(_)))
-            || self.end_of_round(0) < self.items.len()
-    }
-
-    /// The first request that must wait for those from `from` on.
-    fn end_of_round(&self, from: usize) -> usize {
-        let (mut writes, mut reads) = (BTreeSet::new(), BTreeSet::new());
-        for (at, item) in self.items.iter().enumerate().skip(from) {
-            let (parts, kind) = match item {
-                Item::Here => continue,
-                Item::Program(_) | Item::Now => return at,
-                Item::Parts { parts, kind, .. } => (parts, kind),
-            };
-            let here: BTreeSet<Shard> = parts.iter().map(|(shard, _)| *shard).collect();
-            let elsewhere = |others: &BTreeSet<Shard>| {
-                here.len() > 1 && !others.is_empty()
-                    || others.iter().any(|other| !here.contains(other))
-            };
-            if (kind.reads() && elsewhere(&writes)) || (kind.writes() && elsewhere(&reads)) {
-                return at;
-            }
-            if kind.writes() {
-                writes.extend(&here);
-            }
-            if kind.reads() {
-                reads.extend(&here);
-            }
-        }
-        self.items.len()
     }
 }
 

@@ -6,9 +6,11 @@
 //! [`Finding`]s, so that its own tests can show it bad text and see it object.
 //!
 //! - [`tree`]: the files. [`source`]: rules for Rust files. [`words`]: rules for any text.
+//! - [`modules`]: circles among the modules of a crate.
 //! - [`edges`]: which crate may depend on which. Licences of dependencies are `cargo deny`'s (`deny.toml`).
 
 pub mod edges;
+pub mod modules;
 pub mod source;
 pub mod tree;
 pub mod words;

@@ -1,7 +1,7 @@
 //! The repository keeps its habits. Each test reads the files once and lists every breach.
 
 use xtask::tree::{File, files, root};
-use xtask::{Finding, edges, source, words};
+use xtask::{Finding, edges, modules, source, words};
 
 fn all() -> Vec<File> {
     let files = files(&root());
@@ -73,6 +73,13 @@ fn dependencies_point_one_way() {
         [edges::check(folder, text), edges::unused(folder, text)].concat()
     };
     let found: Vec<_> = manifests.iter().flat_map(both).collect();
+    assert_none(&found);
+}
+
+#[test]
+fn modules_make_no_further_circles() {
+    let files = all();
+    let found: Vec<_> = modules::FOLDERS.iter().flat_map(|it| modules::check(it, &files)).collect();
     assert_none(&found);
 }
 

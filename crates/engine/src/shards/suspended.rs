@@ -266,6 +266,20 @@ impl Engine {
         self.give_up_followed();
     }
 
+    /// Has operations fail that wait for loads from a home, which go on: it has not answered for too long. Those that come next wait until this is called
+    /// again.
+    pub fn fail_loads_of(&mut self, home: Shard, refusal: &ShardRefusal) {
+        let loads = &mut self.base.loads;
+        let of_home = loads.elsewhere.iter().filter(|(it, _)| *it == home);
+        let fetches: Vec<FetchId> = of_home.flat_map(|(_, data)| data.fetches()).collect();
+        for fetch in &fetches {
+            loads.waits.fail(*fetch, &EngineError::OfHome(refusal.clone()));
+        }
+        if !fetches.is_empty() {
+            self.give_up_followed();
+        }
+    }
+
     /// Has the operation under way wait for `home`, if that is suspended, and it does not accept what `is_here` of it.
     #[inline]
     pub(crate) fn await_home(&mut self, home: Shard, is_here: bool) -> Result<(), Missing> {

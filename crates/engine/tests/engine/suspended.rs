@@ -3,7 +3,7 @@
 use headwater_base::source::{Attributes, Change, Pair};
 use headwater_base::{KeyRange, Millis, Placement, Shard, ShardRefusal};
 use headwater_engine::{
-    Effect, Engine, Follower, NotifiedChange, RangeOptions, Settings, Stop, Ticket,
+    Effect, Engine, Expiry, Follower, NotifiedChange, RangeOptions, Settings, Stop, Ticket,
 };
 
 const HOME: Shard = Shard(0);
@@ -214,7 +214,7 @@ fn own_changes_are_seen_by_such_a_read() {
     let names: Vec<_> = keys().iter().map(|key| key[2..6].to_vec()).collect();
     let follow = |engine: &mut Engine, name: &[u8]| {
         let key = [b"s|a|", name].concat();
-        engine.set(&key, b"", headwater_engine::Expiry::Never).unwrap();
+        engine.set(&key, b"", Expiry::Never).unwrap();
     };
     assert_eq!(read_of(&mut engine, "c|a|").unwrap(), [b""; 0]);
     engine.follow(&KeyRange::prefix(b"c|a|"), BY).unwrap();
@@ -265,4 +265,56 @@ fn what_is_partly_of_the_next_owner_is_of_no_age() {
     let range = resumed(&mut engine);
     engine.resumed_at(HOME, &range, Some(&[]));
     assert_eq!(read(&mut engine).unwrap(), [&b"new"[..], b"old", b"old"]);
+}
+
+/// Who accepts what is here of a home that is not heard does what was logged meanwhile in one go: it does not look at what it relies on anew for each key.
+#[test]
+fn what_was_logged_meanwhile_is_applied_in_one_go() {
+    let mut engine = warm();
+    engine.join_add("both", "w|<a>|<n>|<b> = check own|<a>|<n> copy t|<a>|<b>", false).unwrap();
+    let count = |engine: &Engine, name: &str| {
+        engine.stats().counters.iter().find(|(it, _)| *it == name).unwrap().1
+    };
+    engine.set(b"own|a|first", b"1", Expiry::Never).unwrap();
+    assert_eq!(read_of(&mut engine, "w|a|").unwrap().len(), 3);
+    engine.suspend_at(HOME, Millis(400));
+    for number in 0..50 {
+        engine.set(format!("own|a|{number:02}").as_bytes(), b"1", Expiry::Never).unwrap();
+    }
+    engine.accept_age(10_000);
+    engine.pass_time(Millis(1_000));
+    let before = count(&engine, "upstreams_refreshed");
+    assert_eq!(read_of(&mut engine, "w|a|").unwrap(), vec![b"old"; 153]);
+    assert_eq!(count(&engine, "checks_applied"), 50);
+    let looked = count(&engine, "upstreams_refreshed") - before;
+    assert!((1..=3).contains(&looked), "{looked}");
+    engine.check_invariants();
+}
+
+/// Where a home is there and does not answer, who waits is told, and what was asked for is taken in whenever it comes.
+#[test]
+fn who_waits_for_a_load_that_does_not_come_can_be_told_so() {
+    let mut engine = Engine::new(Settings::default());
+    let me = (0..2).map(Shard).find(|&me| me != HOME).unwrap();
+    engine.set_placement(me, Placement::even(2));
+    engine.join_add("turned", "t|<a>|<b> = copy q|<b>|<a>", false).unwrap();
+    let refusal = ShardRefusal { code: String::from("BUSY"), text: String::from("why") };
+    engine.fail_loads_of(HOME, &refusal);
+    let first = read(&mut engine).unwrap_err();
+    let effects = engine.take_effects();
+    let [Effect::LoadFrom { fetch, home: HOME, .. }] = effects[..] else { panic!("{effects:?}") };
+    engine.fail_loads_of(me, &refusal);
+    assert_eq!(engine.take_effects(), []);
+    engine.fail_loads_of(HOME, &refusal);
+    let effects = engine.take_effects();
+    let [Effect::Fail { ticket, ref error }] = effects[..] else { panic!("{effects:?}") };
+    assert_eq!((ticket, error.refusal()), (first, refusal.clone()));
+    // It is not asked for twice.
+    let second = read(&mut engine).unwrap_err();
+    assert_eq!(engine.take_effects(), []);
+    let pair = |key| Pair { key, value: b"old".to_vec(), attributes: Attributes::default() };
+    engine.loaded_from(HOME, fetch, Ok(keys().into_iter().map(pair).collect()));
+    assert_eq!(engine.take_effects(), [Effect::Wake(second)]);
+    assert_eq!(read(&mut engine).unwrap(), [b"old"; 3]);
+    engine.check_invariants();
 }

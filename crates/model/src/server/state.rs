@@ -323,8 +323,8 @@ impl State {
                 let at = String::from_utf8_lossy(&target[1..]).parse().unwrap_or(usize::MAX);
                 let first = self.killed.insert(at);
                 match (first, word(2).starts_with('@')) {
-                    // It may be there until the server has let go of it.
-                    (false, _) => Expected::Open,
+                    (false, true) => ERR,
+                    (false, false) => Expected::Integer(0),
                     (true, true) => OK,
                     (true, false) => Expected::Integer(1),
                 }

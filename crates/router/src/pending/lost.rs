@@ -21,20 +21,46 @@ impl Pending {
     }
 
     /// A shard has not answered for so long that `answer` stands for what it would answer, which is dropped when it comes; `inner` for what is asked
-    /// step by step, unless that waits on.
+    /// step by step, unless that waits on. Whether any of that was missing.
     pub fn give_up(
         &mut self,
         at: Shard,
         answer: &[u8],
         inner: Option<&[u8]>,
         encode: &mut impl Encode,
-    ) {
+    ) -> bool {
+        for entry in &mut self.entries {
+            if let Entry::Scattered(scattered) = entry {
+                scattered.give_up(at);
+            }
+        }
         for id in self.missing_of(at, false) {
             self.came((at, id), answer, Vec::new(), encode);
         }
         let missing = if inner.is_some() { self.missing_of(at, true) } else { Vec::new() };
-        for id in missing {
-            self.came((at, id), inner.unwrap_or_default(), Vec::new(), encode);
+        for id in &missing {
+            self.came((at, *id), inner.unwrap_or_default(), Vec::new(), encode);
+        }
+        !missing.is_empty()
+    }
+
+    /// The shard that was asked has handed a request on: `home` is to answer it.
+    pub fn handed_on(&mut self, id: u64, home: Shard) {
+        let missing = self.entries.iter_mut().find_map(|entry| match entry {
+            Entry::Answer { id: of, from, kind, answer: None, .. } if *of == id => {
+                Some((core::mem::replace(from, home), *kind))
+            }
+            Entry::Scattered(scattered) => {
+                let kind = scattered.kind;
+                let mut parts = scattered.parts.iter_mut();
+                let (from, ..) = parts.find(|(_, of, it)| *of == id && it.is_none())?;
+                Some((core::mem::replace(from, home), kind))
+            }
+            Entry::Answer { .. } | Entry::Own(_) => None,
+        });
+        if let Some((from, kind)) = missing {
+            self.asked[usize::from(from.0)].answered(kind);
+            self.asked[usize::from(home.0)].sent(kind);
         }
     }
 

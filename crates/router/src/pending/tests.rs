@@ -3,6 +3,7 @@
 use super::*;
 use crate::answer::answer_of;
 use alloc::string::String;
+use alloc::vec;
 use headwater_command::Reply;
 
 /// Shows texts as they are, and numbers as digits.
@@ -236,4 +237,45 @@ fn what_a_shard_does_not_answer_is_given_up_and_what_it_answers_later_is_dropped
         assert_eq!(collected(&mut pending), "7 8 ");
         assert!(!pending.must_wait(Kind::Derived, None));
     }
+}
+
+#[test]
+fn what_a_shard_may_do_later_is_taken_back_there_too() {
+    let undo: OwnedArgs = [&b"TABLE.SET"[..], b"t", b"SOURCE", b""].into_iter().collect();
+    let busy = answer_of(|out| out.error("BUSY", format_args!("it does not go on")));
+    let refused = answer_of(|out| out.error("ERR", format_args!("no")));
+    for (of_second, undone) in [(number(1), vec![0, 1, 2]), (refused, vec![0, 2])] {
+        let mut pending = Pending::new(Shard(0), 3);
+        let mut scattered = Scattered::new(Merge::Same, Kind::Plain);
+        scattered.undo = Some(undo.clone());
+        pending.expect_scattered(scattered);
+        let ids: Vec<u64> = (0..3).map(|at| pending.expect_part(Shard(at))).collect();
+        assert!(came(&mut pending, 0, ids[0], &number(1)));
+        assert!(came(&mut pending, 1, ids[1], &of_second));
+        assert!(!pending.give_up(Shard(2), &busy, None, &mut Plain));
+        let at: Vec<u16> = pending.take_undo().iter().map(|(at, _)| at.0).collect();
+        assert_eq!(at, undone);
+        assert!(!came(&mut pending, 2, ids[2], &number(1)), "it comes too late");
+    }
+}
+
+#[test]
+fn what_was_handed_on_is_waited_for_where_it_is() {
+    let mut pending = Pending::new(Shard(0), 3);
+    let busy = text("busy ");
+    let id = pending.expect(Shard(1), Kind::Write, false);
+    let parts = sum(&mut pending, &[1, 2]);
+    pending.handed_on(id, Shard(2));
+    pending.handed_on(parts[0], Shard(2));
+    assert!(pending.must_wait(Kind::Derived, Some(Shard(1))), "it is written there");
+    assert!(!pending.must_wait(Kind::Derived, Some(Shard(2))));
+    pending.give_up(Shard(1), &busy, None, &mut Plain);
+    assert!(!pending.is_done() && collected(&mut pending).is_empty());
+    assert!(came(&mut pending, 2, parts[0], &number(4)));
+    pending.give_up(Shard(2), &busy, None, &mut Plain);
+    assert!(pending.is_done() && !pending.must_wait(Kind::Derived, None));
+    assert!(collected(&mut pending).starts_with("busy "));
+    // Whoever hands on what is answered comes too late.
+    pending.handed_on(id, Shard(1));
+    assert_eq!(pending.used().collect::<Vec<_>>(), [Shard(1), Shard(2)]);
 }

@@ -104,7 +104,9 @@ impl ShardService {
             pending.blocks = true;
             return Some(Flow::Parked);
         }
-        if self.others.lets_others_read(at, work) {
+        let parts = if let To::Parts(_, parts) = &to { &parts[..] } else { &[] };
+        let mut homes = at.into_iter().chain(parts.iter().map(|(at, _)| *at));
+        if self.others.lets_others_read(&mut homes, work) {
             return Some(Flow::Parked);
         }
         match to {

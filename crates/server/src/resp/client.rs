@@ -2,7 +2,7 @@
 
 use super::tracking::redirect_of;
 use super::{Flow, Session, ShardService, Turn, Waiting, encoder};
-use crate::connection::Connection;
+use crate::connection::{Connection, Phase};
 use crate::connections::bytes_of;
 use crate::resp::parts::Admission;
 use core::fmt::Write;
@@ -16,7 +16,7 @@ impl ShardService {
         let words = "clientlist".len() + options;
         let numbers: Vec<u64> = ids.iter().filter_map(number::parse_u64).collect();
         let chosen = |connection: &&Connection<Session>| {
-            !connection.is_remote()
+            is_client(connection)
                 && kind.is_none_or(|kind| kind == kind_of(&connection.session))
                 && (ids.is_empty() || numbers.contains(&connection.id.number))
         };
@@ -55,7 +55,7 @@ impl Admission {
         let chosen: Vec<_> = work
             .peers
             .iter()
-            .filter(|connection| !connection.is_remote() && fits(filter, connection, now))
+            .filter(|connection| is_client(connection) && fits(filter, connection, now))
             .map(|connection| connection.id)
             .collect();
         chosen.iter().for_each(|&id| work.peers.kill(id));
@@ -70,6 +70,11 @@ impl Admission {
         }
         if oneself { Flow::Close } else { Flow::Next }
     }
+}
+
+/// Whether a connection is a client's of this shard; one that was killed is none any more, though it is there until the turn ends.
+fn is_client(connection: &Connection<Session>) -> bool {
+    !connection.is_remote() && connection.phase != Phase::Killed
 }
 
 fn kind_of(session: &Session) -> ClientKind {

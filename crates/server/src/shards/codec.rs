@@ -269,6 +269,7 @@ fn write_message(message: &ShardMessage, out: &mut Vec<u8>) -> Result<(), Unsaya
             message.write(out);
         }
         ShardMessage::Client(_)
+        | ShardMessage::HandedTo { .. }
         | ShardMessage::FindKeys { .. }
         | ShardMessage::KeysFound
         | ShardMessage::Quiesce { .. }

@@ -10,6 +10,7 @@ use crate::resp::{Note, Origin, TrackingNote};
 use headwater_base::Shard;
 use headwater_base::placement::Partition;
 use headwater_node::{Packet, RemoteMessage};
+use std::time::Instant;
 
 /// What one shard writes to another. Bytes are those up to `end` in the batch's buffer, from the end
 /// of the message before.
@@ -28,6 +29,15 @@ pub(crate) enum ShardMessage {
         origin: Origin,
         /// Where the bytes end.
         end: usize,
+    },
+    /// The same, for the shard of the client: another one answers a request than the one that it has asked.
+    HandedTo {
+        /// The client's session at the receiver.
+        session: ConnectionId,
+        /// The request's number there.
+        id: u64,
+        /// Who answers it.
+        home: Shard,
     },
     /// Answers to such requests: frames of `headwater_router::write_answer`.
     Answers {
@@ -140,8 +150,8 @@ pub(crate) enum ShardMessage {
     /// Shards in processes of their own: there is no connection to the sender any more. What both wrote to each other and has not come is
     /// lost.
     Lost {
-        /// For so many milliseconds nothing had been heard over the connection.
-        silent: u64,
+        /// When something was heard over the connection last; `None`: just then.
+        heard: Option<Instant>,
     },
     /// There is a connection to the sender, which begins with what it writes from now on.
     Found,

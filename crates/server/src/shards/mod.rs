@@ -90,8 +90,8 @@ pub(crate) struct Shards {
     pub(crate) transactions: u64,
     /// Clients for whom answers are ready that wait for others, with the moment since when.
     pub(crate) deferred: VecDeque<(ConnectionId, u64)>,
-    /// Sessions whose next request waits until less waits for its shard.
-    pub(crate) crowded: Vec<ConnectionId>,
+    /// Sessions whose next request waits until less waits for this shard.
+    pub(crate) crowded: Vec<(ConnectionId, Shard)>,
     /// What was seen of whether the others go on.
     pub(crate) stalls: Stalls,
     /// What waits for other shards' owners.

@@ -26,6 +26,7 @@ use mio::{Registry, Waker};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Bytes that may wait for a shard, without a bound on memory.
@@ -306,7 +307,10 @@ impl Transport {
 
     /// Tells a shard of this process that it has none any more, over which nothing had been heard for `silent` milliseconds.
     pub(crate) fn tell_lost(&self, to: Shard, other: Shard, silent: u64) {
-        let messages = vec![ShardMessage::Lost { silent }];
+        // It may be a while before it takes that.
+        let ago = (silent > 0).then(|| Duration::from_millis(silent));
+        let heard = ago.and_then(|ago| Instant::now().checked_sub(ago));
+        let messages = vec![ShardMessage::Lost { heard }];
         self.bring(to, MessageBatch { from: other, messages, ..MessageBatch::default() });
     }
 
@@ -430,11 +434,6 @@ impl Outbox {
     /// Whether something was written to other shards that is not handed over yet.
     pub(crate) fn has_unsent(&self) -> bool {
         self.outgoing.iter().any(|to| to.bytes() > 0) || self.lines.has_unsent()
-    }
-
-    /// Whether that is so of any other shard.
-    pub(crate) fn is_any_crowded(&self) -> bool {
-        (0..self.shards()).any(|at| at != self.me.0 && self.is_crowded(Shard(at), 0))
     }
 
     /// Sets what wakes this shard's loop.

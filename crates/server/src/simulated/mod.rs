@@ -22,6 +22,7 @@ mod faults;
 mod foreign;
 mod full;
 mod mirror;
+mod own_writes;
 mod pipe;
 mod stalled;
 mod tests;

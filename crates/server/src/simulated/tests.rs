@@ -41,7 +41,7 @@ fn script_of(seed: u64) -> Script {
     }
 }
 
-fn simulated(shards: u16, seed: u64) -> Simulated {
+pub(super) fn simulated(shards: u16, seed: u64) -> Simulated {
     Simulated(Rc::new(RefCell::new(World::new(shards, seed, &|_| {}))))
 }
 

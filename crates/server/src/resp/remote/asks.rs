@@ -462,8 +462,10 @@ impl OtherShards {
     #[cold]
     fn hand_on_ask(&mut self, home: Shard, frame: &[u8], work: &Turn<'_>) {
         let Across::Remote(remote) = &work.connection.session.across else { return };
-        let origin = remote.origin;
+        let (origin, id) = (remote.origin, remote.id);
         let Some(shards) = &mut self.shards else { return };
+        let told = ShardMessage::HandedTo { session: origin.session, id, home };
+        shards.outbox.to(origin.shard).messages.push(told);
         let batch = shards.outbox.to(home);
         batch.bytes.extend_from_slice(frame);
         let end = batch.bytes.len();

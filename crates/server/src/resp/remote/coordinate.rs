@@ -50,9 +50,14 @@ fn is_moved(error: &[u8]) -> bool {
 }
 
 impl Coordinated {
-    /// Whether nothing of it was executed, or will be.
+    /// Whether nothing of it was executed, or will be once it is given up: after a crash the rest of it would be done where a shard has a record of it.
     pub(crate) fn may_be_given_up(&self) -> bool {
-        self.transaction.may_be_given_up()
+        self.transaction.may_be_given_up() && self.number.is_none()
+    }
+
+    /// Has it go no further, where that may be ([`Transaction::give_up`]).
+    pub(crate) fn give_up(&mut self, error: &[u8]) {
+        self.transaction.give_up(error);
     }
 
     /// Memory that it takes.

@@ -118,13 +118,21 @@ impl ShardService {
         }
         let mut in_the_way = 0;
         for request in prepare {
-            let before = work.out.len();
-            match self.prepare(request.args(), work) {
+            let (before, mut at) = (work.out.len(), 0);
+            match self.prepare(request.args(), &mut at, work) {
                 Ok(Objection::None) if work.out.len() > before => return Flow::Next,
                 Ok(Objection::None) => {}
                 Ok(Objection::InTheWay(keys)) => in_the_way += keys,
                 Ok(Objection::Taken) => {
                     encoder(work).boolean(true);
+                    return Flow::Next;
+                }
+                Err(Stop::Failed(error)) => {
+                    // Of several shards' errors the client is told the one that is about its first key.
+                    let mut out = encoder(work);
+                    out.array(2);
+                    out.integer(at);
+                    out.error(error.code(), format_args!("{error}"));
                     return Flow::Next;
                 }
                 Err(stop) => return self.waits.step_done(Err(stop), frame, work),
@@ -202,8 +210,13 @@ impl ShardService {
         false
     }
 
-    /// Whether a request of a transaction would be refused; what it is refused with is answered.
-    fn prepare(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Result<Objection, Stop> {
+    /// Whether a request of a transaction would be refused; what it is refused with is answered. `place`: for which of its keys.
+    fn prepare(
+        &mut self,
+        args: Args<'_>,
+        place: &mut i64,
+        work: &mut Turn<'_>,
+    ) -> Result<Objection, Stop> {
         // It was found, and read, where the client is.
         let Ok(spec) = find(args) else { return Ok(Objection::None) };
         let Ok(command) = decode(spec, args) else { return Ok(Objection::None) };
@@ -237,26 +250,30 @@ impl ShardService {
                 }
             }
             Command::Data(Data::Strings(Strings::MSet { pairs })) => {
-                for (key, value) in pairs.pairs() {
+                for (at, (key, value)) in pairs.pairs().enumerate() {
+                    *place = at as i64;
                     self.node.check_write(key, Some(value.len()))?;
                 }
             }
             Command::Data(Data::Strings(Strings::MSetNx { pairs })) => {
                 // Whether a key is there comes before what else there is against another one.
                 let mut refusal = Ok(Objection::None);
-                for (key, value) in pairs.pairs() {
+                for (at, (key, value)) in pairs.pairs().enumerate() {
                     match self.node.is_taken(key, value.len()) {
                         Ok(true) => return Ok(Objection::Taken),
                         Ok(false) => {}
                         Err(Stop::Wait(ticket)) => return Err(Stop::Wait(ticket)),
-                        Err(stop) if refusal.is_ok() => refusal = Err(stop),
+                        Err(stop) if refusal.is_ok() => {
+                            (refusal, *place) = (Err(stop), at as i64);
+                        }
                         Err(_) => {}
                     }
                 }
                 return refusal;
             }
             Command::Data(Data::Keys(Keys::Del { keys })) => {
-                for key in keys.iter() {
+                for (at, key) in keys.iter().enumerate() {
+                    *place = at as i64;
                     self.node.check_write(key, None)?;
                 }
             }

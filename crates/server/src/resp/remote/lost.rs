@@ -14,10 +14,11 @@ use crate::connection::ConnectionId;
 use crate::connections::Connections;
 use crate::log::event;
 use crate::resp::ShardService;
-use crate::resp::session::{Session, Waiting};
+use crate::resp::session::{Across, Session, Waiting};
 use crate::shards::{KEPT_BYTES, KeptAsk, STALLED_MAX};
 use headwater_base::{Millis, Shard, ShardRefusal};
 use headwater_command::Reply;
+use headwater_engine::EngineError;
 use headwater_router::{Owner, answer_of};
 use std::collections::HashSet;
 
@@ -145,17 +146,50 @@ impl ShardService {
         for id in with_requests.map(|it| it.id).collect::<Vec<_>>() {
             let Some(connection) = connections.get_mut(id) else { continue };
             let mut form = ClientForm::of(&connection.session);
-            let is_undone = match connection.session.waiting.as_deref() {
-                Some(Waiting::Coordinated(it)) => it.may_be_given_up(),
-                _ => false,
+            let Session { across: Across::Client(pending), waiting, .. } = &mut connection.session
+            else {
+                continue;
             };
-            if let Some(pending) = connection.session.pending() {
-                pending.give_up(at, &unknown, is_undone.then_some(&*undone), &mut form);
+            let mut coordinated = match waiting.as_deref_mut() {
+                Some(Waiting::Coordinated(it)) => Some(it).filter(|it| it.may_be_given_up()),
+                _ => None,
+            };
+            let inner = coordinated.is_some().then_some(&*undone);
+            if pending.give_up(at, &unknown, inner, &mut form)
+                && let Some(coordinated) = &mut coordinated
+            {
+                coordinated.give_up(&undone);
             }
             self.answers_came(id, connections);
         }
+        self.refuse_crowded(at, &nothing, connections);
+        if let Some(shards) = &self.others.shards
+            && at != shards.me
+        {
+            self.node.engine_mut().fail_loads_of(at, &nothing);
+        }
         self.refuse_watches(at, &nothing);
         self.pushes.wake_watchers(connections);
+    }
+
+    /// Has requests fail that wait until a shard has read what was written to it.
+    fn refuse_crowded(
+        &mut self,
+        at: Shard,
+        why: &ShardRefusal,
+        connections: &mut Connections<Session>,
+    ) {
+        let Some(shards) = &mut self.others.shards else { return };
+        for (id, _) in shards.crowded.extract_if(.., |(_, crowded)| *crowded == at) {
+            let Some(connection) = connections.get_mut(id) else { continue };
+            // It may have gone on by itself, and wait for something else.
+            let session = &connection.session;
+            let is_parked = session.memcached.as_deref().is_some_and(|it| it.parked);
+            if is_parked || matches!(session.waiting.as_deref(), Some(Waiting::Request(_))) {
+                self.waits.failures.insert(id, EngineError::OfHome(why.clone()));
+                connections.wake(id);
+            }
+        }
     }
 
     /// Answers what could not be sent, and has loads fail whose home is lost for long; or has nobody wait for a shard that does not go on.

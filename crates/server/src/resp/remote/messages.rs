@@ -46,6 +46,12 @@ impl ShardService {
                     self.take_asks(origin, &bytes[begin..end], connections);
                     begin = end;
                 }
+                ShardMessage::HandedTo { session, id, home } => {
+                    let connection = connections.get_mut(session);
+                    if let Some(pending) = connection.and_then(|it| it.session.pending()) {
+                        pending.handed_on(id, home);
+                    }
+                }
                 ShardMessage::Answers { session, end } => {
                     self.take_answers(from, session, &bytes[begin..end], connections);
                     begin = end;
@@ -125,7 +131,10 @@ impl ShardService {
                     }
                 }
                 ShardMessage::Stop => self.stopping = true,
-                ShardMessage::Lost { silent } => self.lose_shard((from, silent), connections),
+                ShardMessage::Lost { heard } => {
+                    let silent = heard.map_or(0, |heard| heard.elapsed().as_millis() as u64);
+                    self.lose_shard((from, silent), connections);
+                }
                 ShardMessage::Found => self.find_shard(from),
             }
         }
@@ -176,15 +185,6 @@ impl ShardService {
                 shards.outbox.transport().count_refused();
             }
         }
-        for (at, undo) in pending.take_undo() {
-            let id = pending.expect(at, Kind::Write, true);
-            if let Some(shards) = &mut self.others.shards
-                && let Ok(spec) = find(undo.args())
-            {
-                let header = AskHeader { id, ..AskHeader::default() };
-                shards.ask(at, session, &header, &Ask::Command(spec, undo.args()));
-            }
-        }
         self.answers_came(session, connections);
     }
 
@@ -196,6 +196,15 @@ impl ShardService {
     ) {
         let Some(connection) = connections.get_mut(session) else { return };
         let Some(pending) = connection.session.pending() else { return };
+        for (at, undo) in pending.take_undo() {
+            let id = pending.expect(at, Kind::Write, true);
+            if let Some(shards) = &mut self.others.shards
+                && let Ok(spec) = find(undo.args())
+            {
+                let header = AskHeader { id, ..AskHeader::default() };
+                shards.ask(at, session, &header, &Ask::Command(spec, undo.args()));
+            }
+        }
         let (is_ready, defers) = (pending.is_ready(), pending.defers() && !pending.noted);
         pending.noted |= defers;
         if pending.blocks && pending.is_done() {

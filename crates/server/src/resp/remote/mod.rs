@@ -92,7 +92,7 @@ impl ShardService {
             Course::Here => None,
             Course::HereBehindWrites => self.await_writes(spec, command, args, work),
             Course::Blocked => Some(wait_for_answers(Some(args), work)),
-            Course::Crowded => Some(self.others.wait_for_others_to_read(args, work)),
+            Course::Crowded(at) => Some(self.others.wait_for_others_to_read(at, args, work)),
             Course::At(at, kind) => {
                 self.ask(at, (spec, args), kind, false, work);
                 Some(Flow::Next)
@@ -199,11 +199,7 @@ impl ShardService {
             true => self.positions_of_queue(&work.connection.session),
             false => self.named_positions(command),
         };
-        let is_part = work.connection.session.remote().is_some_and(|it| it.part.is_some());
-        if self.waits.executing_queue && !is_part {
-            // EXEC has waited for it, when nothing of it was executed yet.
-            return None;
-        }
+        // Within EXEC, too: what was written before in it may come by way of other shards.
         let wait = self.await_positions(named.as_ref(), work)?;
         work.connection.session.waiting =
             Some(Box::new(Waiting::Shards(OwnedArgs::of(args), wait, None)));
@@ -418,36 +414,41 @@ impl ShardService {
 }
 
 impl OtherShards {
-    /// Has a session wait, where so many bytes wait for a shard (`None`: for any), that nothing should be written to it;
+    /// Has a session wait, where so many bytes wait for one of these shards that nothing should be written to it;
     /// whether it has to. Its request begins anew then.
-    pub(crate) fn lets_others_read(&mut self, at: Option<Shard>, work: &Turn<'_>) -> bool {
+    pub(crate) fn lets_others_read(
+        &mut self,
+        mut at: &mut dyn Iterator<Item = Shard>,
+        work: &Turn<'_>,
+    ) -> bool {
         let Some(shards) = &mut self.shards else { return false };
-        let crowded = match at {
-            Some(at) => at != shards.me && shards.outbox.is_crowded(at, 0),
-            None => shards.outbox.is_any_crowded(),
-        };
-        if crowded {
-            shards.crowded.push(work.connection.id);
-        }
-        crowded
+        let (me, outbox) = (shards.me, &shards.outbox);
+        let crowded = Iterator::find(&mut at, |at| *at != me && outbox.is_crowded(*at, 0));
+        shards.crowded.extend(crowded.map(|at| (work.connection.id, at)));
+        crowded.is_some()
     }
 
-    /// Lets a request wait until other shards have read what was written to them.
+    /// Lets a request wait until another shard has read what was written to it.
     #[cold]
-    fn wait_for_others_to_read(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
+    fn wait_for_others_to_read(&mut self, at: Shard, args: Args<'_>, work: &mut Turn<'_>) -> Flow {
         if let Some(shards) = &mut self.shards {
-            shards.crowded.push(work.connection.id);
+            shards.crowded.push((work.connection.id, at));
         }
         work.connection.session.waiting = Some(Box::new(Waiting::Request(OwnedArgs::of(args))));
         Flow::Parked
     }
 
-    /// Wakes the sessions that waited for that.
+    /// Wakes the sessions that waited for that, each as soon as its own shard has.
     pub(super) fn wake_crowded(&mut self, connections: &mut Connections<Session>) {
         let Some(shards) = &mut self.shards else { return };
-        if !shards.crowded.is_empty() && !shards.outbox.is_any_crowded() {
-            shards.crowded.drain(..).for_each(|id| connections.wake(id));
-        }
+        let outbox = &shards.outbox;
+        shards.crowded.retain(|(id, at)| {
+            let waits = outbox.is_crowded(*at, 0);
+            if !waits {
+                connections.wake(*id);
+            }
+            waits
+        });
     }
 
     /// Whether a session waits for that.

@@ -69,8 +69,9 @@ impl ShardService {
             return Some(wait_for_answers(Some(args), work));
         }
         let outbox = &self.others.shards.as_ref()?.outbox;
-        if homes.iter().any(|&home| home != me && outbox.is_crowded(home, 0)) {
-            return Some(self.others.wait_for_others_to_read(args, work));
+        let crowded = homes.iter().find(|home| **home != me && outbox.is_crowded(**home, 0));
+        if let Some(&at) = crowded {
+            return Some(self.others.wait_for_others_to_read(at, args, work));
         }
         if only == Some(me) {
             let watch = Command::Transaction(Transaction::Watch { keys });

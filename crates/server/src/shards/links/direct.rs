@@ -250,11 +250,11 @@ impl DirectLine {
             }
             let Some(bytes) = rest.get(..len) else { break };
             taken += size_of_val(head) + len;
-            self.heard_at = self.drained;
             if len > 0 {
                 let batch = super::line::batch(bytes, &self.sender, &mut self.came, transport)?;
                 batches.extend(batch);
             }
+            self.heard_at = self.drained;
         }
         if taken > 0 {
             self.input.copy_within(taken..self.filled, 0);

@@ -151,11 +151,11 @@ async fn read(shared: &Shared, sender: Sender, mut stream: ReadHalf<LinkStream>)
             Ok(None) => continue,
             Err(why) => return why,
         };
-        // Before it waits for the shard: that makes what it says no younger.
-        heard.set(drained);
         while shared.transport.waiting_for(me) > WAITING_MAX {
             sleep(LOOK).await;
         }
         shared.transport.bring(me, batch);
+        // That it has waited for the shard makes what it says no younger, and where it ends meanwhile it was not heard.
+        heard.set(drained);
     }
 }

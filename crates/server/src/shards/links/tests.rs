@@ -96,7 +96,8 @@ impl Side {
                 match message {
                     ShardMessage::Found | ShardMessage::Lost { .. } => {
                         let is = matches!(message, ShardMessage::Found);
-                        if let ShardMessage::Lost { silent } = message {
+                        if let ShardMessage::Lost { heard } = message {
+                            let silent = heard.map_or(0, |it| it.elapsed().as_millis() as u64);
                             let now = self.begun.elapsed().as_millis() as u64;
                             self.silent = self.outbox.lines.silence(from, now).unwrap_or(silent);
                         }
