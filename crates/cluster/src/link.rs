@@ -140,10 +140,15 @@ impl Link {
         if packet.connection < self.connection {
             return Received::Nothing;
         }
-        if packet.to_epoch.is_some_and(|meant| meant != epoch) {
+        match packet.to_epoch {
+            // This is the earlier one.
+            Some(meant) if meant > epoch => return Received::Nothing,
             // The other has not heard of this life, to which nothing of its connection belongs (K3).
-            self.connection = packet.connection;
-            return Received::Broken;
+            Some(meant) if meant < epoch => {
+                self.connection = packet.connection;
+                return Received::Broken;
+            }
+            _ => {}
         }
         let anew = packet.connection > self.connection;
         if anew {

@@ -49,10 +49,12 @@ pub(crate) async fn connect(settings: &JetStreamSettings) -> Result<Client, Fail
     connect_to_one_of(servers_of(settings)?, options_of(settings).await?).await
 }
 
-/// Connects to the server that is named in this place, and to no other one.
+/// Connects to the server that is named in this place, and to no other one. Where the connection is lost and not to be had again at once, it ends, so that what was sent
+/// counts as lost: nothing waits to be sent later, and nobody tries for ever.
 pub(crate) async fn connect_to(settings: &JetStreamSettings, at: usize) -> Result<Client, Failure> {
     let server = servers_of(settings)?.swap_remove(at);
-    let options = options_of(settings).await?.name(APPENDS).ignore_discovered_servers();
+    let options =
+        options_of(settings).await?.name(APPENDS).max_reconnects(1).ignore_discovered_servers();
     connect_to_one_of(vec![server], options).await
 }
 

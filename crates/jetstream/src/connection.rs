@@ -196,7 +196,7 @@ impl JetStreamLog {
         self.opened.created
     }
 
-    /// Whether a server can be reached; nothing is sent otherwise.
+    /// Whether a server can be reached for what is no append; appends may go to another one, which leads the log.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.opened.client.connection_state() == State::Connected

@@ -25,6 +25,15 @@ pub(crate) struct Direct {
     pub(crate) number: u64,
 }
 
+/// Why there is no connection to the leader.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NotFound {
+    /// A server that could not be asked may be it.
+    Yet,
+    /// The settings name others alone.
+    Named,
+}
+
 /// Follows the stream's leader until nobody listens any more.
 pub(crate) async fn follow(
     main: Context,
@@ -32,9 +41,6 @@ pub(crate) async fn follow(
     stream: String,
     found: watch::Sender<Option<Direct>>,
 ) {
-    let count = servers_of(&settings).map_or(0, |servers| servers.len());
-    // What each server is called, once it was asked.
-    let mut names: Vec<Option<String>> = vec![None; count];
     let mut number = 0;
     loop {
         let mut wait = LOOK;
@@ -43,12 +49,12 @@ pub(crate) async fn follow(
             if is(&main) {
                 found.send_if_modified(|direct| direct.take().is_some());
             } else if !found.borrow().as_ref().is_some_and(|direct| is(&direct.context)) {
-                let context = connection_to(&leader, &settings, &mut names).await;
-                number += 1;
-                if context.is_none() {
+                let direct = connection_to(&leader, &settings).await;
+                if matches!(direct, Err(NotFound::Named)) {
                     wait = LOOK_IN_VAIN;
                 }
-                found.send_replace(context.map(|context| Direct { context, number }));
+                number += 1;
+                found.send_replace(direct.ok().map(|context| Direct { context, number }));
             }
         }
         tokio::select! {
@@ -69,26 +75,20 @@ fn name_of(context: &Context) -> String {
 }
 
 /// Connects to the server of this name, if it is one of those that the settings name.
-async fn connection_to(
-    leader: &str,
-    settings: &JetStreamSettings,
-    names: &mut [Option<String>],
-) -> Option<Context> {
-    for (at, name) in names.iter_mut().enumerate() {
-        if name.as_ref().is_some_and(|name| name != leader) {
-            continue;
-        }
+async fn connection_to(leader: &str, settings: &JetStreamSettings) -> Result<Context, NotFound> {
+    let count = servers_of(settings).map_or(0, |servers| servers.len());
+    let mut without = NotFound::Named;
+    for at in 0..count {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, connect_to(settings, at));
-        let Ok(Ok(client)) = connecting.await else { continue };
-        let context = context_of(client);
-        let found = name_of(&context);
-        let is_it = found == leader;
-        *name = Some(found);
-        if is_it {
-            return Some(context);
+        match connecting.await {
+            Ok(Ok(client)) => {
+                let context = context_of(client);
+                if name_of(&context) == leader {
+                    return Ok(context);
+                }
+            }
+            _ => without = NotFound::Yet,
         }
     }
-    // Names may have moved to other addresses.
-    names.fill(None);
-    None
+    Err(without)
 }

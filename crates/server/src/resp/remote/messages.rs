@@ -74,26 +74,10 @@ impl ShardService {
                 }
                 ShardMessage::Packet(packet) => self.take_packet(from, *packet),
                 ShardMessage::Gone { session } => {
-                    let origin = Origin { shard: from, session };
-                    let back = self
-                        .others
-                        .shards
-                        .as_mut()
-                        .and_then(|shards| shards.remote_sessions.remove(&origin));
-                    if let Some(back) = back {
-                        connections.kill(back);
-                    }
+                    self.end_remote_session(Origin { shard: from, session }, connections);
                 }
                 ShardMessage::HungUp { session } => {
-                    let origin = Origin { shard: from, session };
-                    let shards = self.others.shards.as_ref();
-                    if let Some(back) =
-                        shards.and_then(|it| it.remote_sessions.get(&origin)).copied()
-                        && let Some(connection) = connections.get_mut(back)
-                    {
-                        connection.ended = true;
-                        connections.touch(back);
-                    }
+                    self.hang_up_remote_session(Origin { shard: from, session }, connections);
                 }
                 ShardMessage::Broken { session } => connections.kill(session),
                 ShardMessage::Client(arrival) => self.admission.new_clients.push(arrival),
@@ -137,6 +121,26 @@ impl ShardService {
                 }
                 ShardMessage::Found => self.find_shard(from),
             }
+        }
+    }
+
+    /// A client of another shard is gone: what stands for it here goes, too.
+    fn end_remote_session(&mut self, origin: Origin, connections: &mut Connections<Session>) {
+        let shards = self.others.shards.as_mut();
+        if let Some(back) = shards.and_then(|shards| shards.remote_sessions.remove(&origin)) {
+            connections.kill(back);
+        }
+    }
+
+    /// A client of another shard sends nothing more: what stands for it here ends behind what it has asked.
+    fn hang_up_remote_session(&mut self, origin: Origin, connections: &mut Connections<Session>) {
+        let shards = self.others.shards.as_ref();
+        let back = shards.and_then(|shards| shards.remote_sessions.get(&origin)).copied();
+        if let Some(back) = back
+            && let Some(connection) = connections.get_mut(back)
+        {
+            connection.ended = true;
+            connections.touch(back);
         }
     }
 
