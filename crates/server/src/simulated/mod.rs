@@ -24,6 +24,7 @@ mod full;
 mod mirror;
 mod own_writes;
 mod pipe;
+mod refusals;
 mod stalled;
 mod tests;
 mod world;

@@ -21,6 +21,7 @@ use headwater_command::Reply;
 use headwater_engine::EngineError;
 use headwater_router::{Owner, answer_of};
 use std::collections::HashSet;
+use std::time::Instant;
 
 /// What is answered to a request that was sent to a shard before the connection was lost.
 fn unknown(at: Shard) -> Vec<u8> {
@@ -47,16 +48,18 @@ fn unsent(at: Shard) -> Vec<u8> {
 }
 
 impl ShardService {
-    /// There is no connection to another shard any more, over which nothing was heard for `silent` milliseconds.
+    /// There is no connection to another shard any more, over which something was `heard` last at that moment; `None`: just now.
     #[cold]
     pub(super) fn lose_shard(
         &mut self,
-        (with, silent): (Shard, u64),
+        (with, heard): (Shard, Option<Instant>),
         connections: &mut Connections<Session>,
     ) {
         let now = Millis(self.time.uptime);
         let Some(shards) = &mut self.others.shards else { return };
-        let silent = shards.outbox.lines.silence(with, now.0).unwrap_or(silent);
+        let silent = shards.outbox.lines.silence(with, now.0);
+        let ago = heard.map_or(0, |heard| heard.elapsed().as_millis() as u64);
+        let silent = silent.unwrap_or(ago);
         if !shards.outbox.set_connected(with, false) {
             return;
         }

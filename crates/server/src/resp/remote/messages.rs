@@ -47,10 +47,7 @@ impl ShardService {
                     begin = end;
                 }
                 ShardMessage::HandedTo { session, id, home } => {
-                    let connection = connections.get_mut(session);
-                    if let Some(pending) = connection.and_then(|it| it.session.pending()) {
-                        pending.handed_on(id, home);
-                    }
+                    note_handed_on((session, id), home, connections);
                 }
                 ShardMessage::Answers { session, end } => {
                     self.take_answers(from, session, &bytes[begin..end], connections);
@@ -74,10 +71,18 @@ impl ShardService {
                 }
                 ShardMessage::Packet(packet) => self.take_packet(from, *packet),
                 ShardMessage::Gone { session } => {
-                    self.end_remote_session(Origin { shard: from, session }, connections);
+                    let origin = Origin { shard: from, session };
+                    let back = self
+                        .others
+                        .shards
+                        .as_mut()
+                        .and_then(|shards| shards.remote_sessions.remove(&origin));
+                    if let Some(back) = back {
+                        connections.kill(back);
+                    }
                 }
                 ShardMessage::HungUp { session } => {
-                    self.hang_up_remote_session(Origin { shard: from, session }, connections);
+                    self.others.hang_up((from, session), connections);
                 }
                 ShardMessage::Broken { session } => connections.kill(session),
                 ShardMessage::Client(arrival) => self.admission.new_clients.push(arrival),
@@ -116,31 +121,10 @@ impl ShardService {
                 }
                 ShardMessage::Stop => self.stopping = true,
                 ShardMessage::Lost { heard } => {
-                    let silent = heard.map_or(0, |heard| heard.elapsed().as_millis() as u64);
-                    self.lose_shard((from, silent), connections);
+                    self.lose_shard((from, heard), connections);
                 }
                 ShardMessage::Found => self.find_shard(from),
             }
-        }
-    }
-
-    /// A client of another shard is gone: what stands for it here goes, too.
-    fn end_remote_session(&mut self, origin: Origin, connections: &mut Connections<Session>) {
-        let shards = self.others.shards.as_mut();
-        if let Some(back) = shards.and_then(|shards| shards.remote_sessions.remove(&origin)) {
-            connections.kill(back);
-        }
-    }
-
-    /// A client of another shard sends nothing more: what stands for it here ends behind what it has asked.
-    fn hang_up_remote_session(&mut self, origin: Origin, connections: &mut Connections<Session>) {
-        let shards = self.others.shards.as_ref();
-        let back = shards.and_then(|shards| shards.remote_sessions.get(&origin)).copied();
-        if let Some(back) = back
-            && let Some(connection) = connections.get_mut(back)
-        {
-            connection.ended = true;
-            connections.touch(back);
         }
     }
 
@@ -292,7 +276,35 @@ impl ShardService {
     }
 }
 
+/// Another shard than the one that was asked answers a request of a session.
+fn note_handed_on(
+    (session, id): (ConnectionId, u64),
+    home: Shard,
+    connections: &mut Connections<Session>,
+) {
+    let connection = connections.get_mut(session);
+    if let Some(pending) = connection.and_then(|it| it.session.pending()) {
+        pending.handed_on(id, home);
+    }
+}
+
 impl OtherShards {
+    /// A client of another shard sends no more.
+    fn hang_up(
+        &self,
+        (shard, session): (Shard, ConnectionId),
+        connections: &mut Connections<Session>,
+    ) {
+        let shards = self.shards.as_ref();
+        let back = shards.and_then(|it| it.remote_sessions.get(&Origin { shard, session }));
+        if let Some(&back) = back
+            && let Some(connection) = connections.get_mut(back)
+        {
+            connection.ended = true;
+            connections.touch(back);
+        }
+    }
+
     /// A message for the channels of all other shards, from within a transaction.
     pub(in crate::resp) fn publish_elsewhere(&mut self, channel: &[u8], message: &[u8]) {
         let all = self.all();
