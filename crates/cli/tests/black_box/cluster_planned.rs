@@ -98,7 +98,7 @@ impl Raw {
 }
 
 /// Drains the owner, and lets it own again.
-fn drain_owner(cluster: &Cluster) -> usize {
+pub(crate) fn drain_owner(cluster: &Cluster) -> usize {
     let owner = cluster.owner();
     let began = Instant::now();
     loop {

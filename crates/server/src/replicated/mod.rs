@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), what it tells over HTTP (`standby`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`, over TLS `encrypted`), what it tells over HTTP (`standby`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -16,6 +16,7 @@
 
 mod clock;
 mod driver;
+mod encrypted;
 mod ending;
 mod folder;
 mod formats;
@@ -48,7 +49,7 @@ use clock::monotonic;
 #[cfg(test)]
 use driver::OwnerSeen;
 use driver::{Driver, Event, Told};
-use forward::{ClientKeeper, Forwarding};
+use forward::{ClientKeeper, Forwarding, can_greet};
 use headwater_config::{Cluster, Config, ConfigError, Size};
 use headwater_jetstream::{JetStreamSettings, NodesSeen, RoomSeen};
 use headwater_keep::{Acknowledger, LogMark, RecentWrites, Store, TurnLog};
@@ -62,7 +63,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// How long the end waits for NATS to know that others may have the shard.
 const RELEASE: Duration = Duration::from_secs(2);
@@ -387,7 +388,14 @@ impl ClusterNode {
         let folder = keeping::copy_folder(&config)?;
         let (shared, share) = ((lease.clone(), memory.clone(), (standby.clone(), users)), memory);
         let driver = Driver::new(&config, settings, (store, folder), told, shared)?;
-        let forwarding = Forwarding::start(&config, owners, driver.links.secret, inherited)?;
+        let (inner, inners) = mpsc::unbounded_channel();
+        let secret = driver.links.secret;
+        let ways = (inners, standby.tls_door(&config));
+        let forwarding = Forwarding::start(&config, owners, secret, inherited, ways)?;
+        if can_greet(&config) {
+            // It is set this once.
+            let _set = standby.door.set(inner);
+        }
         let (shared, door) = ((lease, share, standby), forwarding.keeper());
         let end = ReplicaEnd::of(&driver, config.cluster.shard(), tells_end, shared, door);
         let run = move || driver.run(&tells, &says, &says_owners);
@@ -414,9 +422,9 @@ impl ClusterNode {
         })
     }
 
-    /// Where clients are forwarded from.
+    /// Where clients are forwarded from: those that speak RESP, memcached's protocol, and both over TLS.
     #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    pub fn addresses(&self) -> [Vec<SocketAddr>; 4] {
         self.forwarding.as_ref().map(|it| it.addresses.clone()).unwrap_or_default()
     }
 
@@ -476,7 +484,7 @@ impl ClusterNode {
         if let Some(bytes) = self.end.memory.bytes() {
             config.memory.max = Size(bytes);
         }
-        self.end.standby.hand_on_ports(&mut config);
+        self.end.standby.hand_on_ports(&mut config, &self.addresses());
         keeping::check_copy(&config, self.followed)?;
         let listeners = core::mem::take(&mut self.listeners);
         let server = Server::bind_behind(config, Some(self.end.clone()), listeners)?;
