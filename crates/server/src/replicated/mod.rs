@@ -88,6 +88,8 @@ struct Lease {
     silent: AtomicBool,
     /// Whether this node is to give the shard up, for now or because it is drained: its server ends in the orderly way.
     leaves: AtomicBool,
+    /// Whether it has been asked to end (SHUTDOWN), and so is not to begin anew.
+    ends: AtomicBool,
     /// When the last renewal was sent that has succeeded; 0: none has.
     renewed: AtomicU64,
     /// Bytes and records that were appended and are not acknowledged.
@@ -229,6 +231,11 @@ impl ReplicaEnd {
     /// Whether the server is to end, because the node gives the shard up.
     pub(crate) fn leaves(&self) -> bool {
         self.lease.leaves.load(Ordering::Acquire)
+    }
+
+    /// The process ends with its server, also where it is to give the shard up meanwhile.
+    pub(crate) fn end(&self) {
+        self.lease.ends.store(true, Ordering::Release);
     }
 
     /// Closes the store of the node that stood by, and keeps what was written last.
@@ -511,7 +518,8 @@ impl ClusterNode {
     /// begins anew and stands by, and so does one that begins anew for its definitions' sake; any other is to end then.
     pub fn leave(mut self) {
         self.release();
-        let mut is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
+        let mut is_to_end = self.end.lease.ends.load(Ordering::Acquire)
+            || self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
             let left = &mut *self.end.left.lock().unwrap_or_else(PoisonError::into_inner);
             left.clients.extend(self.forwarding.take().into_iter().flat_map(Forwarding::leave));
