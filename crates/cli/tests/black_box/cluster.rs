@@ -251,6 +251,11 @@ impl Cluster {
         self.owner();
     }
 
+    /// As [`Cluster::start_with`], behind NATS servers with further lines in their configuration.
+    pub(crate) fn start_behind(arguments: &'static [&'static str], more: &str) -> Option<Self> {
+        Self::start_among(arguments, servers_with("always", more)?, |_, _| None)
+    }
+
     /// As [`Cluster::start_with`], with nodes that find each other at this address.
     pub(crate) fn start_at(host: &str, arguments: &'static [&'static str]) -> Option<Self> {
         let (nats, turn) = servers("always")?;
