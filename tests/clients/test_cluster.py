@@ -1,10 +1,11 @@
 """Cluster clients, unchanged, against three nodes of a cluster, also while one of them is killed: redis-py's RedisCluster, go-redis's ClusterClient,
-node-redis's createCluster and JedisCluster.
+node-redis's createCluster and JedisCluster; and pymemcache, which asks any node.
 
 They need a real `nats-server` on the path, and are skipped without one; those of other languages where their tools are not installed, or their packages
 cannot be fetched.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -56,6 +57,42 @@ def test_a_cluster_client_goes_on_when_the_owner_is_killed(cluster):
     assert [int(client.get(key)) for key in keys] == list(range(200))
     assert client.get_primaries()[0].port != owner
     assert client.keyslot(keys[0]) == client.cluster_keyslot(keys[0])
+
+
+def test_memcached_is_spoken_at_every_node_when_the_owner_is_killed(tmp_path):
+    base = pytest.importorskip("pymemcache.client.base")
+    cluster = Cluster(tmp_path, words=["--memcached-port", "0"])
+    try:
+
+        def client(at):
+            lines = (tmp_path / f"node{at}.log").read_text().splitlines()
+            said = [line for line in lines if line.startswith("memcached's protocol on ")]
+            return base.Client(said[-1].split()[-1], timeout=PATIENCE, no_delay=True)
+
+        owner = eventually(lambda: client_of(cluster).get_primaries()[0].port)
+        owner = cluster.ports.index(owner)
+        for at in range(len(cluster.ports)):
+            with contextlib.closing(client(at)) as each:
+                assert each.set_many({f"{at}{key}": key * 1000 for key in "abc"}, noreply=False) == []
+                assert each.get_many([f"{at}a", f"{at}c", "none"]) == {f"{at}a": b"a" * 1000, f"{at}c": b"c" * 1000}
+                assert each.append(f"{at}a", "!", noreply=False)
+                value, version = each.gets(f"{at}a")
+                assert value == b"a" * 1000 + b"!"
+                assert each.cas(f"{at}a", "new", version, noreply=False) is True
+                assert each.cas(f"{at}a", "newer", version, noreply=False) is False
+                assert each.set(f"{at}n", 5, noreply=False) and each.incr(f"{at}n", 3) == 8
+                assert each.delete(f"{at}c", noreply=False) and each.get(f"{at}c") is None
+        cluster.nodes[owner].kill()
+        cluster.nodes[owner].wait()
+        for at in set(range(len(cluster.ports))) - {owner}:
+
+            def answers(at=at):
+                with contextlib.closing(client(at)) as each:
+                    return each.get(f"{owner}a") == b"new" and each.incr(f"{owner}n", 1)
+
+            assert eventually(answers) > 8
+    finally:
+        cluster.end()
 
 
 SHARDS = 3

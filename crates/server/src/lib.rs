@@ -111,7 +111,7 @@ impl Server {
     fn bind_behind(
         mut config: Config,
         replica: Option<ReplicaEnd>,
-        listeners: Vec<TcpListener>,
+        mut listeners: Vec<TcpListener>,
     ) -> Result<Self, ConfigError> {
         shards::settle(&mut config)?;
         config.read_secrets()?;
@@ -131,7 +131,7 @@ impl Server {
             (None, transport) => transport.as_ref().map(|it| Shards::of(Shard(0), it)),
         };
         let service = ShardService::behind(config.clone(), shards, None, replica)?;
-        let mut reactor = Reactor::bind_with(&config, service, listeners)?;
+        let mut reactor = Reactor::bind_with(&config, service, &mut listeners)?;
         let threads = match &transport {
             Some(transport) => {
                 // With what was declared before the start, and at the addresses that the system chose.
@@ -155,14 +155,14 @@ impl Server {
         if let Some(keeping) = &reactor.service.stores.keeping
             && let Some(replica) = keeping.replica()
         {
-            replica.standby().let_go();
+            listeners.extend(replica.standby().let_go());
         }
         let http = match config.listen.http_port.number() {
-            Some(port) => Some(reactor.service.serve_http(port)?),
+            Some(port) => Some(reactor.service.serve_http(port, &mut listeners)?),
             None => None,
         };
-        let https = reactor.service.serve_https()?;
-        let doorway = reactor.service.open_doorway()?;
+        let https = reactor.service.serve_https(&mut listeners)?;
+        let doorway = reactor.service.open_doorway(&mut listeners)?;
         Ok(Self { reactor, threads, links, http, https, doorway, warning })
     }
 

@@ -341,8 +341,10 @@ fn stand_by(
 ) -> anyhow::Result<ClusterNode> {
     let mut node = ClusterNode::join(config, memory, inherited)
         .inspect_err(|error| log::cannot_start(error))?;
-    let texts: Vec<String> = node.addresses().iter().map(ToString::to_string).collect();
+    let [plain, memcached, tls, memcached_tls] = node.addresses();
+    let texts: Vec<String> = plain.iter().map(ToString::to_string).collect();
     let name = &config.cluster.cluster_node;
+    say_doors(&memcached, &tls, &memcached_tls)?;
     say_http(node.http_address(), node.https_addresses())?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "node {name} stands by on {}: clients are forwarded", texts.join(", "))?;
@@ -373,14 +375,20 @@ fn say_all(server: &Server) -> anyhow::Result<()> {
 
 /// The lines that say where else clients are let in: they come before the one that all is ready.
 pub(crate) fn say_others(server: &Server) -> anyhow::Result<()> {
-    say_memcached(&server.memcached_addresses())?;
-    for (what, addresses) in [
-        ("TLS", &*server.tls_addresses()),
-        ("memcached's protocol over TLS", &server.tls_memcached_addresses()),
-    ] {
-        say_addresses(what, addresses)?;
-    }
+    let (tls, memcached_tls) = (server.tls_addresses(), server.tls_memcached_addresses());
+    say_doors(&server.memcached_addresses(), &tls, &memcached_tls)?;
     say_http(server.http_address(), server.https_addresses())
+}
+
+/// The lines that say where memcached's protocol is spoken, and where TLS is.
+fn say_doors(
+    memcached: &[SocketAddr],
+    tls: &[SocketAddr],
+    memcached_tls: &[SocketAddr],
+) -> anyhow::Result<()> {
+    say_memcached(memcached)?;
+    say_addresses("TLS", tls)?;
+    say_addresses("memcached's protocol over TLS", memcached_tls)
 }
 
 /// The lines that say where HTTP is spoken.

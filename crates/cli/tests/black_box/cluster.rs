@@ -80,14 +80,13 @@ impl Node {
         let note = |said: &Mutex<Vec<String>>, line: &String| {
             said.lock().unwrap().push(line.clone());
         };
-        // Where it speaks HTTP comes first.
+        // Where else it lets clients in comes first.
         let mut next = || lines.next().expect("a line").unwrap();
         let mut first = next();
-        while first.starts_with("HTTP") {
+        while !first.contains("stands by on") {
             note(&said, &first);
             first = next();
         }
-        assert!(first.contains("stands by on"), "{first}");
         let owns = Arc::new(AtomicBool::new(false));
         let (told, says) = (owns.clone(), said.clone());
         thread::spawn(move || {
@@ -153,6 +152,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Option<Node>>,
     /// Further arguments of each.
     pub(crate) arguments: &'static [&'static str],
+    /// Where others find a node.
+    host: String,
     _turn: Turn,
 }
 
@@ -236,12 +237,32 @@ impl Cluster {
         let ports = free_ports(NODES);
         let links = ports.iter().filter_map(|port| link(&nats, *port)).collect();
         let nodes = Vec::new();
-        let mut cluster = Self { nats, links, folder, ports, nodes, arguments, _turn: turn };
+        let host = String::from("127.0.0.1");
+        let mut cluster = Self { nats, links, folder, ports, nodes, arguments, host, _turn: turn };
+        cluster.begin_all();
+        Some(cluster)
+    }
+
+    fn begin_all(&mut self) {
         for at in 0..NODES {
-            cluster.nodes.push(None);
-            cluster.begin(at);
+            self.nodes.push(None);
+            self.begin(at);
         }
-        cluster.owner();
+        self.owner();
+    }
+
+    /// As [`Cluster::start_with`], behind NATS servers with further lines in their configuration.
+    pub(crate) fn start_behind(arguments: &'static [&'static str], more: &str) -> Option<Self> {
+        Self::start_among(arguments, servers_with("always", more)?, |_, _| None)
+    }
+
+    /// As [`Cluster::start_with`], with nodes that find each other at this address.
+    pub(crate) fn start_at(host: &str, arguments: &'static [&'static str]) -> Option<Self> {
+        let (nats, turn) = servers("always")?;
+        let (folder, ports) = (tempfile::tempdir().unwrap(), free_ports(NODES));
+        let (links, nodes, host) = (Vec::new(), Vec::new(), host.to_owned());
+        let mut cluster = Self { nats, links, folder, ports, nodes, arguments, host, _turn: turn };
+        cluster.begin_all();
         Some(cluster)
     }
 
@@ -258,7 +279,7 @@ impl Cluster {
         command.arg("--data").arg(data).args(["--node", &format!("node{at}")]);
         let links = self.links.get(at);
         let found_at = links.map_or(port, |links| links.node);
-        command.args(["--advertise", &format!("127.0.0.1:{found_at}")]);
+        command.args(["--advertise", &format!("{}:{found_at}", self.host)]);
         let urls = links.map_or(self.nats.urls(&ALL), |links| nats_servers::urls(&links.nats));
         command.args(["--cluster", &urls]);
         if !self.arguments.contains(&"--cluster-snapshot-bytes") {

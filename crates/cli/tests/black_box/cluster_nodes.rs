@@ -4,7 +4,7 @@ use crate::cluster::{
     ALL, LEASE_LOST, Turn, ask, ask_all, connect, servers, text, while_leases_hold,
 };
 use crate::cluster_planned::Counting;
-use crate::nats_servers::{Servers, free_ports};
+use crate::nats_servers::{LINK_PORT_OFFSET, Servers, free_ports};
 use crate::support::{PATIENCE, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -360,11 +360,11 @@ fn a_node_starts_its_processes_again_and_ends_as_one() {
     assert!(why.contains("the process of shard 1 cannot begin"), "{why}");
     drop(taken);
     // Nor does one that cannot serve keep others from it: what it finds when it owns a shard, it has owned for a moment.
-    let port = free_runs(1, SHARDS)[0];
+    let port = nodes.ports[0] + LINK_PORT_OFFSET;
     let taken = (port..port + SHARDS).map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
     let taken: Vec<_> = taken.collect::<Result<_, _>>().unwrap();
     let before = nodes.log(0).len();
-    nodes.begin(0, &["--memcached-port", &port.to_string()]);
+    nodes.begin(0, &[]);
     until("a process does not stand by", || {
         let log = nodes.log(0).split_off(before);
         (0..SHARDS).all(|shard| log.contains(&format!("node=\"{}/{shard}\"", name(0))))

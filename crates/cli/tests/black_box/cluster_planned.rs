@@ -1,7 +1,7 @@
 //! Planned moves and ends of nodes, as clients see them that stay connected.
 
 use crate::cluster::{
-    Cluster, NODES, Node, ask, connect, is_refused_by_log, text, while_leases_hold,
+    ALL, Cluster, NODES, Node, ask, connect, is_refused_by_log, text, while_leases_hold,
 };
 use crate::cluster_commands::{all_heard, name, operate, status};
 use crate::support::PATIENCE;
@@ -9,6 +9,8 @@ use redis::Value;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, sleep};
@@ -98,7 +100,7 @@ impl Raw {
 }
 
 /// Drains the owner, and lets it own again.
-fn drain_owner(cluster: &Cluster) -> usize {
+pub(crate) fn drain_owner(cluster: &Cluster) -> usize {
     let owner = cluster.owner();
     let began = Instant::now();
     loop {
@@ -206,6 +208,66 @@ fn sessions_are_what_they_were_when_the_shard_has_moved() {
         raw.send("cde\r\n*2\r\n$3\r\nGET\r\n$3\r\nh|1\r\n");
         raw.sees(">2\r\n$10\r\ninvalidate\r\n_\r\n");
         raw.sees("+OK\r\n$5\r\nabcde\r\n");
+    }
+}
+
+#[test]
+fn a_node_that_is_drained_and_told_to_end_at_the_same_time_ends() {
+    let start = || Cluster::start_with(&["--cluster-snapshot-bytes", "0"]);
+    while_leases_hold(start, end_while_drained, |cluster| {
+        cluster.nodes.iter().flatten().any(Node::has_lost_lease)
+    });
+}
+
+fn end_while_drained(cluster: &mut Cluster) {
+    let long = "x".repeat(4 << 20);
+    ask(&mut cluster.client(0), &format!("SET long {long}")).unwrap();
+    for shuts_down_first in [true, false] {
+        status(cluster, "all is well", |status, is_well| is_well && all_heard(status));
+        let owner = cluster.owner();
+        let counting: Vec<_> = (0..NODES)
+            .filter(|at| *at != owner)
+            .map(|at| Counting::start(cluster.ports[at], 1 + u64::from(shuts_down_first), 1))
+            .collect();
+        counting.iter().for_each(Counting::go_on);
+        // Who takes no answers is waited for at the end, which makes room for a drain meanwhile.
+        let mut slow = Raw::connect(cluster.ports[owner]);
+        (0..8).for_each(|_| slow.send("GET long\r\n"));
+        let mut drain = crate::support::program();
+        drain.args(["cluster", "drain", &name(owner), "--cluster", &cluster.nats.urls(&ALL)]);
+        drain.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut drain = if shuts_down_first {
+            let mut client = Raw::connect(cluster.ports[owner]);
+            client.send("PING\r\n");
+            client.sees("+PONG\r\n");
+            // It takes some time to begin, and the end a second.
+            let drain = drain.arg("--force").spawn().unwrap();
+            client.send("SHUTDOWN\r\n");
+            assert!(matches!(client.0.read(&mut [0]), Ok(0)), "it was answered");
+            drain
+        } else {
+            let drain = drain.spawn().unwrap();
+            sleep(Duration::from_millis(300));
+            cluster.signal(owner, Signal::TERM);
+            drain
+        };
+        let mut node = cluster.nodes[owner].take().expect("it runs");
+        let began = Instant::now();
+        let ended = loop {
+            match node.child.try_wait().unwrap() {
+                Some(ended) => break ended,
+                None => assert!(began.elapsed() < PATIENCE, "it does not end"),
+            }
+            sleep(Duration::from_millis(20));
+        };
+        assert!(ended.success() || ended.signal() == Some(Signal::TERM.as_raw()), "{ended}");
+        drain.wait().unwrap();
+        cluster.owner_after(owner);
+        counting.iter().for_each(Counting::go_on);
+        counting.into_iter().for_each(Counting::end);
+        let told = operate(cluster, &format!("drain {} --undo", name(owner)));
+        assert!(told.is_well, "{}", told.errors);
+        cluster.begin(owner);
     }
 }
 

@@ -87,10 +87,8 @@ fn nodes_that_stand_by_say_how_they_do_and_hand_their_port_on() {
         assert!(told.contains("\nheadwater_cluster_lease_age_milliseconds "), "{told}");
         assert!(told.contains("\nheadwater_cluster_epoch 1.0\n"), "{told}");
         assert_eq!(told.contains("\nheadwater_keys "), at == owner, "{told}");
-        if at != owner {
-            let other = cluster.asked(at, "GET /v1/keys/k%7Ca");
-            assert!(other.contains(" 503 ") && other.contains("stands by"), "{other}");
-        }
+        let value = cluster.asked(at, "GET /v1/keys/k%7Ca");
+        assert!(value.contains(" 200 ") && value.ends_with("\r\n\r\n1"), "{value}");
     }
 
     cluster.end(owner, Signal::KILL);
@@ -169,6 +167,8 @@ fn a_node_that_waits_for_nats_servers_lives_and_is_not_ready() {
     assert!(unready.contains(" 503 ") && unready.contains("waits for the NATS"), "{unready}");
     let told = get(WITH_TOKEN);
     assert!(told.contains("\nheadwater_cluster_owner_known 0.0\n"), "{told}");
+    let refused = get("GET /v1/keys/k");
+    assert!(refused.contains(" 503 ") && refused.contains("waits for the NATS"), "{refused}");
     assert_eq!((probes("livenessProbe:", http), probes("readinessProbe:", http)), (true, false));
 
     let trusted = authority.own.certificate.clone();

@@ -17,6 +17,7 @@ mod cluster;
 mod cluster_commands;
 mod cluster_cut;
 mod cluster_demo;
+mod cluster_doors;
 mod cluster_folders;
 mod cluster_formats;
 mod cluster_nodes;

@@ -4,8 +4,8 @@
 //! HEADWATER.FORWARD tag proof state
 //! ```
 //!
-//! The owner answers `+OK`, and is the client's from then on; any other answer says that it does not know the request, as an older program does, or does not
-//! believe it. The tag is 16 random bytes, which neither the client nor anybody else knows: [`parting`](super::parting) begins with it. None of them ends a
+//! The owner answers `+OK`, and is the client's from then on, in the protocol that the state names; any other answer says that it does not know the request, as
+//! an older program does, or does not believe it. The tag is 16 random bytes, which neither the client nor anybody else knows: [`parting`](super::parting) begins with it. None of them ends a
 //! line: who looks for the tag keeps back what may be its beginning, and never the end of an answer.
 
 use crate::shards::links::{ProofOf, Secret, is_proof, proof, random};

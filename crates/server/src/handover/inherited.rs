@@ -81,7 +81,7 @@ impl InheritedUpstream {
 /// What a process has from the one that it was.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Where that listened for clients in RESP.
+    /// Where that listened for clients.
     pub(crate) listeners: Vec<TcpListener>,
     /// Its clients.
     pub(crate) clients: Vec<InheritedClient>,

@@ -1,5 +1,6 @@
 //! What another owner has to know of a session to go on with it.
 
+use crate::service::WireProtocol;
 use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_command::OwnedArgs;
 use std::net::SocketAddr;
@@ -26,9 +27,14 @@ pub(crate) struct SessionRest {
 pub(crate) struct SessionState {
     /// Where it comes from.
     pub(crate) peer: SocketAddr,
+    /// What it speaks.
+    pub(crate) speaks: WireProtocol,
     /// Where its session stands; `None`: it has just come.
     pub(crate) sits: Option<SessionRest>,
 }
+
+/// Says that a client speaks memcached's protocol.
+const MEMCACHED: &[u8] = b"memcached";
 
 fn put_request(out: &mut Vec<u8>, request: &OwnedArgs) {
     put_u32(out, request.args().len());
@@ -87,12 +93,15 @@ impl SessionRest {
 }
 
 impl SessionState {
-    /// As bytes.
+    /// As bytes. That a client speaks memcached's protocol stands behind all else, where a program that knows nothing of it refuses the whole.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_bytes(&mut out, self.peer.to_string().as_bytes());
         out.push(self.sits.is_some().into());
         self.sits.iter().for_each(|sits| sits.encode(&mut out));
+        if self.speaks == WireProtocol::Memcached {
+            out.extend_from_slice(MEMCACHED);
+        }
         out
     }
 
@@ -101,7 +110,12 @@ impl SessionState {
         let from = &mut WireReader::of(bytes);
         let peer = from.text()?.parse().ok()?;
         let sits = if from.flag()? { Some(SessionRest::read(from)?) } else { None };
-        from.rest().is_empty().then_some(Self { peer, sits })
+        let speaks = match from.rest() {
+            [] => WireProtocol::Resp,
+            MEMCACHED => WireProtocol::Memcached,
+            _ => return None,
+        };
+        Some(Self { peer, speaks, sits })
     }
 }
 
@@ -125,13 +139,21 @@ mod tests {
             positions: vec![(2, 7, u64::MAX)],
         };
         for sits in [None, Some(SessionRest::default()), Some(sits)] {
-            let state = SessionState { peer, sits };
+            let state = SessionState { peer, speaks: WireProtocol::Resp, sits };
             let bytes = state.encode();
-            assert_eq!(SessionState::decode(&bytes), Some(state));
+            assert_eq!(SessionState::decode(&bytes), Some(state.clone()));
             for cut in 0..bytes.len() {
                 assert_eq!(SessionState::decode(&bytes[..cut]), None);
             }
             assert_eq!(SessionState::decode(&[&bytes[..], b"x"].concat()), None);
+            // A program that knows of RESP alone reads these bytes, and takes no client of memcached's protocol for one of RESP.
+            let state = SessionState { speaks: WireProtocol::Memcached, ..state };
+            let longer = state.encode();
+            assert_eq!(longer, [&bytes[..], b"memcached"].concat());
+            assert_eq!(SessionState::decode(&longer), Some(state));
+            for cut in bytes.len() + 1..longer.len() {
+                assert_eq!(SessionState::decode(&longer[..cut]), None);
+            }
         }
     }
 }

@@ -2,24 +2,28 @@
 //!
 //! A request is handed to the shards as RESP over a pair of sockets that never leaves the process. So it has a session like any
 //! other client's: its user's rights, judged when it begins and at each change that it is told, its limits, its line in `CLIENT LIST`,
-//! whatever the number of shards. There is no second way by which commands are executed.
+//! whatever the number of shards. There is no second way by which commands are executed. A node of a cluster that stands by has them executed by an owner, to whom
+//! it passes such a session on as any client's ([`InnerConnector::PassedOn`]).
 //!
 //! # Cost
-//! A pair of sockets, two switches of threads and a login for each HTTP request: some tens of microseconds. What a session has
+//! A pair of sockets, two switches of threads and a login for each HTTP request: some tens of microseconds. Where it is passed on, a connection to the owner as
+//! well. What a session has
 //! to say waits with it, within the bounds of its output, until it is read here.
 
 use super::problem::Problem;
 use crate::arrival::Arrival;
 use crate::service::WireProtocol;
 use crate::tls::{Arrivals, ClientStream, InnerStream};
+use crate::users::UserRegistry;
 use headwater_command::Reply;
 use headwater_protocol::resp::{Encoder, Version};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Nesting that a reply may have; the server's own have far less.
 const DEPTH_MAX: usize = 64;
@@ -123,10 +127,28 @@ fn broken(what: &'static str) -> io::Error {
 
 /// Where sessions begin.
 #[derive(Clone)]
-pub(super) struct InnerConnector {
-    arrivals: Arrivals,
-    ring: Arc<dyn Fn() + Send + Sync>,
+pub(super) enum InnerConnector {
+    /// At the loop of this process; the second has it come round.
+    Here(Arrivals, Arc<dyn Fn() + Send + Sync>),
+    /// At an owner to whom this node passes them on, with the users whom certificates name; whether clients speak TLS.
+    PassedOn(ForwardedClients, Arc<UserRegistry>, bool),
 }
+
+/// A client whose requests a thread of this process speaks, and which is to be passed on.
+#[derive(Debug)]
+pub(crate) struct InnerClient {
+    /// The end of the thread's socket.
+    pub(crate) stream: std::os::unix::net::UnixStream,
+    /// Where its client is.
+    pub(crate) peer: SocketAddr,
+    /// The user whom its client's certificate names.
+    pub(crate) user: Option<Vec<u8>>,
+    /// Whether its client speaks TLS.
+    pub(crate) is_encrypted: bool,
+}
+
+/// Where a node that stands by passes clients on; empty: it cannot yet.
+pub(crate) type ForwardedClients = Arc<OnceLock<UnboundedSender<InnerClient>>>;
 
 /// Who asks over HTTP.
 #[derive(Clone, Debug)]
@@ -143,13 +165,9 @@ pub(super) struct Caller {
 pub(super) type Login = (Vec<u8>, Vec<u8>);
 
 impl InnerConnector {
-    pub(super) fn new(arrivals: Arrivals, ring: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self { arrivals, ring }
-    }
-
     /// Begins a session and logs in.
     pub(super) async fn open(&self, caller: &Caller) -> Result<InnerSession, Problem> {
-        let stream = self.connect(caller).map_err(|_| Problem::lost())?;
+        let stream = self.connect(caller)?;
         let mut session = InnerSession {
             stream: BufReader::with_capacity(BUFFER_BYTES, stream),
             messages: VecDeque::new(),
@@ -165,18 +183,37 @@ impl InnerConnector {
         Ok(session)
     }
 
-    fn connect(&self, caller: &Caller) -> io::Result<UnixStream> {
-        let (theirs, ours) = std::os::unix::net::UnixStream::pair()?;
-        theirs.set_nonblocking(true)?;
-        ours.set_nonblocking(true)?;
-        let inner = InnerStream {
-            socket: mio::net::UnixStream::from_std(theirs),
-            certificate: caller.certificate.clone(),
+    fn connect(&self, caller: &Caller) -> Result<UnixStream, Problem> {
+        let pair = || {
+            let (theirs, ours) = std::os::unix::net::UnixStream::pair()?;
+            theirs.set_nonblocking(true)?;
+            ours.set_nonblocking(true)?;
+            io::Result::Ok((theirs, UnixStream::from_std(ours)?))
         };
-        let stream = ClientStream::Inner(Box::new(inner));
-        self.arrivals.put(Arrival::new(stream, caller.peer, WireProtocol::Resp));
-        (self.ring)();
-        UnixStream::from_std(ours)
+        let (theirs, ours) = pair().map_err(|_| Problem::lost())?;
+        let peer = caller.peer;
+        match self {
+            Self::Here(arrivals, ring) => {
+                let inner = InnerStream {
+                    socket: mio::net::UnixStream::from_std(theirs),
+                    certificate: caller.certificate.clone(),
+                };
+                let stream = ClientStream::Inner(Box::new(inner));
+                arrivals.put(Arrival::new(stream, peer, WireProtocol::Resp));
+                ring();
+            }
+            Self::PassedOn(door, users, is_encrypted) => {
+                let named = caller.certificate.as_deref().map(|it| users.user_of_certificate(it));
+                let user = named.and_then(Result::ok).flatten().map(|user| user.name.clone());
+                let is_encrypted = *is_encrypted;
+                let client = InnerClient { stream: theirs, peer, user, is_encrypted };
+                if door.get().is_none_or(|door| door.send(client).is_err()) {
+                    let text = "the node stands by, and cannot forward clients of HTTP: it waits for the NATS servers, or nodes have no port but for TLS";
+                    return Err(Problem::of_reply(&format!("CLUSTERDOWN {text}")));
+                }
+            }
+        }
+        Ok(ours)
     }
 }
 

@@ -17,9 +17,11 @@ use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
@@ -42,7 +44,8 @@ struct Open {
     busy: Busy,
 }
 
-/// Serves `routes` on a thread of its own until `closes`, when all of its connections end as well.
+/// Serves `routes` on a thread of its own until `closes`. If that says so, each connection goes on to the end of the answer that is under way on it; if not,
+/// all end at once.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started, or the listener cannot be used.
@@ -51,7 +54,7 @@ pub(super) fn start(
     settings: &Http,
     certificates: Option<Certificates>,
     routes: Router,
-    closes: impl Future<Output = ()> + Send + 'static,
+    closes: impl Future<Output = bool> + Send + 'static,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     listener.set_nonblocking(true)?;
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -66,12 +69,17 @@ pub(super) fn start(
         .timer(TokioTimer::new())
         .header_read_timeout(patience)
         .max_buf_size(settings.http_header_bytes_max);
-    let manner = Manner { patience, server, routes, certificates };
+    let (ends, ending) = watch::channel(false);
+    let manner = Manner { patience, server, routes, certificates, ending };
     let serve = accept(listener, most, manner);
     let serve = async move {
-        tokio::select! {
-            () = serve => {}
-            () = closes => {}
+        let is_gentle = tokio::select! {
+            () = serve => false,
+            is_gentle = closes => is_gentle,
+        };
+        if is_gentle {
+            ends.send_replace(true);
+            ends.closed().await;
         }
     };
     // What has been spawned ends with the runtime.
@@ -86,6 +94,8 @@ struct Manner {
     routes: Router,
     /// What encrypted connections begin with; `None`: they are not encrypted.
     certificates: Option<Certificates>,
+    /// Whether connections are to end with the answer that is under way.
+    ending: watch::Receiver<bool>,
 }
 
 async fn accept(listener: TcpListener, most: usize, manner: Manner) {
@@ -125,7 +135,7 @@ async fn accept(listener: TcpListener, most: usize, manner: Manner) {
 
 /// Answers the requests of one connection.
 async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
-    let Manner { patience, server, routes, certificates } = manner;
+    let Manner { patience, server, routes, certificates, ending } = manner;
     // An answer is written in one go.
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
@@ -146,8 +156,8 @@ async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
     let stream = Box::pin(stream);
     // Whatever ends it is the client's affair: it was too slow, said something that is no HTTP, or went.
     let Some(certificates) = certificates else {
-        let _ = server.serve_connection(TokioIo::new(stream), serve).await;
-        return;
+        let connection = server.serve_connection(TokioIo::new(stream), serve);
+        return serve_to_end(connection, ending, http1::Connection::graceful_shutdown).await;
     };
     let Some(settings) = certificates.current() else { return };
     let handshake = TlsAcceptor::from(settings).accept(stream);
@@ -160,6 +170,22 @@ async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
             }
             hyper::service::Service::call(&serve, request)
         });
-        let _ = server.serve_connection(TokioIo::new(stream), serve).await;
+        let connection = server.serve_connection(TokioIo::new(stream), serve);
+        serve_to_end(connection, ending, http1::Connection::graceful_shutdown).await;
     }
+}
+
+/// Serves a connection, which may be told to end with the answer that is under way.
+async fn serve_to_end<C: Future>(
+    connection: C,
+    mut ending: watch::Receiver<bool>,
+    end_soon: impl FnOnce(Pin<&mut C>),
+) {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        _ends = ending.wait_for(|ends| *ends) => end_soon(connection.as_mut()),
+    }
+    connection.await;
 }

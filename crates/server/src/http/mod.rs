@@ -35,6 +35,7 @@ mod token;
 mod trials;
 mod watches;
 
+pub(crate) use inner::{ForwardedClients, InnerClient};
 pub(crate) use metrics::{Kind, Metric};
 pub(crate) use standby::{StandbyListener, StandbyVitals};
 
@@ -108,7 +109,7 @@ impl Probes {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let ring: Arc<dyn Fn() + Send + Sync> = Arc::new(ring);
         let asker = Asker::Loop { probes: self.sender.clone(), ring: ring.clone() };
-        let connector = inner::InnerConnector::new(arrivals, ring);
+        let connector = inner::InnerConnector::Here(arrivals, ring);
         let routes = routes::all(
             asker,
             api::Api::new(settings, connector),

@@ -11,7 +11,6 @@ use crate::log::event;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
-use axum::handler::Handler;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -19,30 +18,21 @@ use axum::routing::get;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What operators and their programs ask; anything that nobody answers goes to `fallback`.
-fn signs<H, T>(asker: Asker, proofs: Proofs, fallback: H) -> Router
-where
-    H: Handler<T, Asker>,
-    T: 'static,
-{
+/// What operators and their programs ask.
+fn signs(asker: Asker, proofs: Proofs) -> Router {
     Router::new()
         .route("/metrics", get(figures).layer(from_fn_with_state(proofs, prove)))
         .route("/healthz", get(sign_of_life))
         .route("/readyz", get(readiness))
-        .fallback(fallback)
+        .fallback(nothing)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn(refuse_body))
         .with_state(asker)
 }
 
-/// The routes of a node that stands by, for requests to these hosts.
-pub(super) fn of_standby(asker: Asker, hosts: Hosts, proofs: Proofs) -> Router {
-    signs(asker, proofs, stands_by).layer(from_fn_with_state(hosts, admit))
-}
-
 /// All routes, for requests to these hosts.
 pub(super) fn all(asker: Asker, api: Api, hosts: Hosts, proofs: Proofs) -> Router {
-    signs(asker, proofs, nothing)
+    signs(asker, proofs)
         .merge(page::routes())
         .merge(api::routes(api))
         .layer(from_fn(api::challenge))
@@ -118,11 +108,6 @@ fn stuck() -> Response {
 
 async fn nothing() -> Response {
     say(StatusCode::NOT_FOUND, "there are /, /v1/…, /metrics, /healthz and /readyz\n")
-}
-
-async fn stands_by() -> Response {
-    let text = "this node of a cluster stands by: it has /metrics, /healthz and /readyz; ask the owner of its shard for anything else\n";
-    say(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
 async fn not_allowed() -> Response {

@@ -56,6 +56,13 @@ pub(crate) struct Session {
     pub(crate) parked: bool,
 }
 
+impl Session {
+    /// Whether another owner can go on with it, from its input: nothing of a request is done already.
+    pub(crate) fn can_be_told(&self) -> bool {
+        self.skip == 0 && !self.parked
+    }
+}
+
 /// What all sessions share.
 #[derive(Debug)]
 pub(crate) struct Memcached {

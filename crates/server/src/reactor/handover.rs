@@ -5,7 +5,7 @@ use crate::connection::{Connection, Phase};
 use crate::handover::parting::{Parting, part};
 use crate::handover::{Inherited, InheritedClient};
 use crate::log::event;
-use crate::service::{Handover, Service, WireProtocol};
+use crate::service::{Handover, Service};
 use crate::tls::ClientStream;
 use mio::Events;
 use std::io;
@@ -80,10 +80,8 @@ impl<S: Service> Reactor<S> {
         }
         self.service.begins_to_part();
         let mut left = Inherited::default();
-        for (listener, door) in self.listeners.drain(..) {
-            if door == WireProtocol::Resp {
-                left.listeners.push(TcpListener::from(OwnedFd::from(listener)));
-            }
+        for (listener, _) in self.listeners.drain(..) {
+            left.listeners.push(TcpListener::from(OwnedFd::from(listener)));
         }
         let mut partings = Vec::new();
         for slot in self.connections.slots().collect::<Vec<_>>() {

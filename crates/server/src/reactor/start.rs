@@ -6,6 +6,7 @@ use super::gated::GatedReplies;
 use super::{
     FIRST_LISTENER, FIRST_OF_SERVICE, OUT_BYTES_FULL, READ_BYTES, Reactor, SIGNALS, WAKER,
 };
+use crate::arrival::take_listener;
 use crate::connections::Connections;
 use crate::io_threads::IoThreads;
 use crate::service::{Service, Time, WireProtocol};
@@ -27,14 +28,14 @@ fn failed(what: &str, error: io::Error) -> ConfigError {
 impl<S: Service> Reactor<S> {
     /// The first loop of the process: binds the addresses of `config`, and hears signals.
     pub(crate) fn bind(config: &Config, service: S) -> Result<Self, ConfigError> {
-        Self::bind_with(config, service, Vec::new())
+        Self::bind_with(config, service, &mut Vec::new())
     }
 
-    /// The same, with sockets that listen already at some of the addresses.
+    /// The same, with sockets that listen already at some of the addresses, and are taken for these.
     pub(crate) fn bind_with(
         config: &Config,
         service: S,
-        mut open: Vec<std::net::TcpListener>,
+        open: &mut Vec<std::net::TcpListener>,
     ) -> Result<Self, ConfigError> {
         let mut listeners = Vec::new();
         let doors = [
@@ -45,12 +46,8 @@ impl<S: Service> Reactor<S> {
             let Some(mut port) = port else { continue };
             for &address in &config.listen.bind {
                 let address = SocketAddr::new(address, port);
-                let is_here = |it: &std::net::TcpListener| {
-                    door == WireProtocol::Resp && it.local_addr().is_ok_and(|at| at == address)
-                };
-                let bound = match open.iter().position(is_here) {
-                    Some(at) => {
-                        let listener = open.swap_remove(at);
+                let bound = match take_listener(address, open) {
+                    Some(listener) => {
                         listener.set_nonblocking(true).map(|()| TcpListener::from_std(listener))
                     }
                     None => TcpListener::bind(address),

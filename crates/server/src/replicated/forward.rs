@@ -5,23 +5,33 @@
 //! its connection ends, since a paused process keeps its sockets.
 //!
 //! The node that becomes the owner itself listens here no more, and goes on with the clients that it has.
+//!
+//! The owner's one port takes all of them: the greeting says what a client speaks, RESP or memcached's protocol. Clients of the node's HTTP port come here as sessions
+//! in RESP, for which its thread speaks ([`InnerClient`]).
 
 use super::driver::OwnerSeen;
+use super::encrypted::{self, TlsTermination};
 use super::upstream::{Passed, Upstream, pass};
+use crate::arrival::take_listener;
 use crate::handover::greeting::{TAKEN, Tag, new_tag, request};
-use crate::handover::{Inherited, InheritedClient, SessionState};
-use crate::resp::PROTECTED;
+use crate::handover::{Inherited, InheritedClient, SessionRest, SessionState};
+use crate::http::InnerClient;
+use crate::memcached;
+use crate::resp::protected;
+use crate::service::WireProtocol;
 use crate::shards::links::Secret;
-use headwater_config::{Config, ConfigError};
+use headwater_config::{Config, ConfigError, OptionalPort};
 use headwater_log::Epoch;
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -43,6 +53,10 @@ const REST: Duration = Duration::from_millis(50);
 const COLLECTS: Duration = Duration::from_millis(200);
 /// Bytes that are passed on at once.
 const PIECE: usize = 64 << 10;
+/// What a client reads that speaks TLS, where nothing goes to other machines that is not encrypted.
+const PRIVATE: &str = "cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner";
+/// What an owner says behind `-ERR ` that has as many clients as it may.
+const CLIENTS_MAX: [u8; 21] = *b"max number of clients";
 
 /// What the door is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,7 +76,8 @@ const ENDING: [ForwardStage; 2] = [ForwardStage::Keeps, ForwardStage::Leaves];
 
 /// The door; closed when dropped.
 pub(super) struct Forwarding {
-    pub(super) addresses: Vec<SocketAddr>,
+    /// Where RESP and memcached's protocol are spoken, and where they are over TLS.
+    pub(super) addresses: [Vec<SocketAddr>; 4],
     listeners: Vec<std::net::TcpListener>,
     stage: Arc<watch::Sender<ForwardStage>>,
     thread: Option<std::thread::JoinHandle<Vec<InheritedClient>>>,
@@ -86,7 +101,7 @@ impl ClientKeeper {
 }
 
 impl Forwarding {
-    /// Listens where the server would, with the sockets and the clients that the process has inherited.
+    /// Listens where the server would, with the sockets and the clients that the process has inherited. Those of its HTTP port come from `inner`.
     ///
     /// # Errors
     /// That cannot be.
@@ -94,35 +109,64 @@ impl Forwarding {
         config: &Config,
         owners: watch::Receiver<Vec<OwnerSeen>>,
         secret: Secret,
-        inherited: Inherited,
+        mut inherited: Inherited,
+        (inner, tls): (UnboundedReceiver<InnerClient>, Option<TlsTermination>),
     ) -> Result<Self, ConfigError> {
         let refuse = |why: std::io::Error| ConfigError(format!("forwarding: {why}"));
         let runtime = Builder::new_current_thread().enable_all().build().map_err(refuse)?;
-        let port = config.listen.port.number().unwrap_or_default();
-        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
-        for &ip in &config.listen.bind {
-            let address = SocketAddr::new(ip, port);
-            let is_here =
-                |it: &&std::net::TcpListener| it.local_addr().is_ok_and(|at| at == address);
-            let listener = match inherited.listeners.iter().find(is_here) {
-                Some(listener) => listener.try_clone(),
-                None => {
-                    runtime.block_on(TcpListener::bind(address)).and_then(TcpListener::into_std)
-                }
-            };
-            listeners.push(listener.map_err(|why| ConfigError(format!("{address}: {why}")))?);
-            addresses.push(address);
-        }
-        let again: Result<_, _> = listeners.iter().map(std::net::TcpListener::try_clone).collect();
-        let again: Vec<_> = again.map_err(refuse)?;
+        let (mut listeners, mut again) = (Vec::new(), Vec::new());
+        let mut listen = |door, port: OptionalPort, is_encrypted: bool| {
+            let Some(mut port) = port.number() else { return Ok(Vec::new()) };
+            let mut addresses = Vec::new();
+            for &ip in &config.listen.bind {
+                let address = SocketAddr::new(ip, port);
+                let mut open = || {
+                    let listener = match take_listener(address, &mut inherited.listeners) {
+                        Some(listener) => listener,
+                        None => runtime.block_on(TcpListener::bind(address))?.into_std()?,
+                    };
+                    again.push((listener.try_clone()?, door, is_encrypted));
+                    let at = listener.local_addr()?;
+                    listeners.push(listener);
+                    std::io::Result::Ok(at)
+                };
+                let at = open().map_err(|why| ConfigError(format!("{address}: {why}")))?;
+                port = at.port();
+                addresses.push(at);
+            }
+            Ok(addresses)
+        };
+        let addresses = if can_greet(config) {
+            [
+                listen(WireProtocol::Resp, config.listen.port, false)?,
+                listen(WireProtocol::Memcached, config.listen.memcached_port, false)?,
+                listen(WireProtocol::Resp, config.tls.tls_port, true)?,
+                listen(WireProtocol::Memcached, config.tls.tls_memcached_port, true)?,
+            ]
+        } else {
+            // The owner decrypts what its clients say.
+            let tls = listen(WireProtocol::Resp, config.tls.tls_port, false)?;
+            [tls.clone(), Vec::new(), tls, Vec::new()]
+        };
         let (stage, stages) = watch::channel(ForwardStage::Open);
         let (shard, protects) = (config.cluster.shard(), protects(config));
+        let encrypts = config.cluster.cluster_link_tls;
         let room = Arc::new(Semaphore::new(config.clients.clients_max));
         let run = move || {
             let (kept, piece) = (Rc::default(), Rc::new(RefCell::new(vec![0; PIECE])));
-            let door =
-                ForwardContext { owners, stages, secret, shard, protects, room, kept, piece };
-            serve(&runtime, again, inherited.clients, &door)
+            let door = ForwardContext {
+                owners,
+                stages,
+                secret,
+                shard,
+                protects,
+                encrypts,
+                room,
+                kept,
+                piece,
+            };
+            let tls = tls.map(Rc::new);
+            serve(&runtime, (again, tls), (inherited.clients, inner), &door)
         };
         let thread = std::thread::Builder::new().name(String::from("forward")).spawn(run);
         let thread = Some(thread.map_err(refuse)?);
@@ -131,7 +175,8 @@ impl Forwarding {
 
     /// The process owns its shard from now on: it listens here itself.
     pub(super) fn owns(&mut self, epoch: Epoch) -> Vec<std::net::TcpListener> {
-        let mut own = self.addresses.first().copied().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+        let own = self.addresses[0].first();
+        let mut own = own.copied().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
         if own.ip().is_unspecified() {
             let here = if own.is_ipv4() {
                 Ipv4Addr::LOCALHOST.into()
@@ -177,6 +222,8 @@ pub(super) struct ForwardContext {
     pub(super) shard: u16,
     /// None of other machines come in, where the owner would take them for some of its own.
     pub(super) protects: bool,
+    /// What came encrypted goes to no other machine unless it is encrypted.
+    pub(super) encrypts: bool,
     /// So many clients at once.
     pub(super) room: Arc<Semaphore>,
     /// Clients that are left to the next process, and how many are about to be.
@@ -193,10 +240,18 @@ fn protects(config: &Config) -> bool {
     config.doors.protected_mode && is_open
 }
 
+/// Whether owners can be told of clients; where they speak TLS alone, what comes is theirs as it is.
+pub(super) fn can_greet(config: &Config) -> bool {
+    config.listen.port.number().is_some()
+}
+
+/// Where clients come, what they speak, and whether over TLS.
+type OpenPort = (std::net::TcpListener, WireProtocol, bool);
+
 fn serve(
     runtime: &Runtime,
-    listeners: Vec<std::net::TcpListener>,
-    clients: Vec<InheritedClient>,
+    (listeners, tls): (Vec<OpenPort>, Option<Rc<TlsTermination>>),
+    (clients, inner): (Vec<InheritedClient>, UnboundedReceiver<InnerClient>),
     door: &ForwardContext,
 ) -> Vec<InheritedClient> {
     let tasks = tokio::task::LocalSet::new();
@@ -206,13 +261,15 @@ fn serve(
             let place = door.room.clone().try_acquire_owned().ok();
             tokio::task::spawn_local(inherit(client, door.clone(), place));
         }
-        for listener in listeners {
+        for (listener, speaks, is_encrypted) in listeners {
             if let Ok(listener) =
                 listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener))
             {
-                tokio::task::spawn_local(accept(listener, door.clone()));
+                let tls = tls.clone().filter(|_| is_encrypted);
+                tokio::task::spawn_local(accept(listener, (speaks, tls), door.clone()));
             }
         }
+        tokio::task::spawn_local(accept_inner(inner, door.clone()));
         let mut stages = door.stages.clone();
         let _leaves = stages.wait_for(|stage| *stage == ForwardStage::Leaves).await;
         let begun = Instant::now();
@@ -224,7 +281,11 @@ fn serve(
     core::mem::take(&mut door.kept.borrow_mut().0)
 }
 
-async fn accept(listener: TcpListener, door: ForwardContext) {
+async fn accept(
+    listener: TcpListener,
+    (speaks, tls): (WireProtocol, Option<Rc<TlsTermination>>),
+    door: ForwardContext,
+) {
     let mut stages = door.stages.clone();
     loop {
         let accepted = tokio::select! {
@@ -236,23 +297,52 @@ async fn accept(listener: TcpListener, door: ForwardContext) {
             sleep(REST).await;
             continue;
         };
-        let Ok(place) = door.room.clone().try_acquire_owned() else { continue };
-        let door = door.clone();
-        tokio::task::spawn_local(async move {
-            let is_foreign = door.protects && !peer.ip().to_canonical().is_loopback();
-            let state = SessionState { peer, sits: None }.encode();
-            let client = Forwarded {
-                client,
-                state,
-                input: Vec::new(),
-                is_new: true,
-                is_foreign,
-                left: None,
-            };
-            client.run(door, None).await;
-            drop(place);
-        });
+        match tls.clone() {
+            None => begin(client, SessionState { peer, speaks, sits: None }, (false, false), &door),
+            Some(tls) => {
+                let shaken = encrypted::serve(client, (peer, speaks), tls, door.clone());
+                drop(tokio::task::spawn_local(shaken));
+            }
+        }
     }
+}
+
+/// Takes in clients of the node's own HTTP port. Those that come while an answer is under way there do so as well where this process owns the shard.
+async fn accept_inner(mut clients: UnboundedReceiver<InnerClient>, door: ForwardContext) {
+    while let Some(InnerClient { stream, peer, user, is_encrypted }) = clients.recv().await {
+        let sits = user.map(|user| SessionRest { user: Some(user), ..SessionRest::default() });
+        let state = SessionState { peer, speaks: WireProtocol::Resp, sits };
+        if let Ok(client) = of_std(OwnedFd::from(stream).into()) {
+            begin(client, state, (true, is_encrypted), &door);
+        }
+    }
+}
+
+/// Passes a client on that has just come, if there is room for it: whether its other end is in this process, and whether its client speaks TLS there.
+pub(super) fn begin(
+    client: TcpStream,
+    state: SessionState,
+    (is_inner, is_encrypted): (bool, bool),
+    door: &ForwardContext,
+) {
+    let Ok(place) = door.room.clone().try_acquire_owned() else { return };
+    let client = Forwarded {
+        client,
+        speaks: state.speaks,
+        is_foreign: door.protects && !state.peer.ip().to_canonical().is_loopback(),
+        may_be_bare: state.speaks == WireProtocol::Resp && state.sits.is_none(),
+        state: state.encode(),
+        input: Vec::new(),
+        is_new: true,
+        is_inner,
+        is_private: is_encrypted && door.encrypts,
+        left: None,
+    };
+    let door = door.clone();
+    tokio::task::spawn_local(async move {
+        client.run(door, None).await;
+        drop(place);
+    });
 }
 
 async fn inherit(
@@ -264,17 +354,29 @@ async fn inherit(
     // One that an owner has had was let in.
     let is_unknown =
         |it: &SessionState| it.sits.is_none() && !it.peer.ip().to_canonical().is_loopback();
-    let is_foreign = door.protects && SessionState::decode(&state).is_none_or(|it| is_unknown(&it));
-    let is_new = false;
+    let told = SessionState::decode(&state);
+    let is_foreign = door.protects && told.as_ref().is_none_or(is_unknown);
+    let speaks = told.map_or(WireProtocol::Resp, |it| it.speaks);
     if let Ok(client) = of_std(stream) {
         let upstream = upstream.and_then(Upstream::inherit);
-        Forwarded { client, state, input, is_new, is_foreign, left: None }
-            .run(door, upstream)
-            .await;
+        let client = Forwarded {
+            client,
+            speaks,
+            state,
+            input,
+            is_new: false,
+            may_be_bare: false,
+            is_inner: false,
+            is_private: false,
+            is_foreign,
+            left: None,
+        };
+        client.run(door, upstream).await;
     }
     drop(place);
 }
 
+/// A socket of the system's for use here; of which kind it is makes no difference.
 pub(super) fn of_std(stream: std::net::TcpStream) -> std::io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     TcpStream::from_std(stream)
@@ -283,12 +385,19 @@ pub(super) fn of_std(stream: std::net::TcpStream) -> std::io::Result<TcpStream> 
 /// A client that is passed on.
 struct Forwarded {
     client: TcpStream,
+    speaks: WireProtocol,
     /// What the owner is told of it.
     state: Vec<u8>,
     /// What it has sent, and no owner has executed.
     input: Vec<u8>,
-    /// It has just come: an owner that does not know the greeting can have it.
+    /// It has just come.
     is_new: bool,
+    /// An owner that does not know the greeting can have it, as long as it has just come.
+    may_be_bare: bool,
+    /// Its other end is in this process.
+    is_inner: bool,
+    /// What it says goes to no other machine.
+    is_private: bool,
     /// It is of another machine, and must not seem to be of the owner's.
     is_foreign: bool,
     /// The owner that has parted with it.
@@ -310,12 +419,15 @@ impl Forwarded {
                 Connecting::To(upstream) => upstream,
                 Connecting::Left => return self.leave(&door, None),
                 Connecting::Nobody => return self.refuse(&door).await,
+                Connecting::Refused(text) => return drop(self.client.write_all(text).await),
             };
             let seems_local =
                 to.stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
             if self.is_foreign && seems_local {
-                let _sent = self.client.write_all(PROTECTED).await;
-                return;
+                return drop(self.client.write_all(protected(self.speaks)).await);
+            }
+            if self.is_private && !seems_local {
+                return self.say(PRIVATE).await;
             }
             let _fast = to.stream.set_nodelay(true);
             to.requests.bytes.append(&mut self.input);
@@ -358,8 +470,12 @@ impl Forwarded {
                     _gone = owners.wait_for(is_gone), if is_seen => None,
                     _ends = stages.wait_for(|stage| ENDING.contains(stage)) => None,
                 };
-                if let Some((stream, tag)) = taken {
-                    return Connecting::To(Upstream::new(stream, owner, tag));
+                match taken {
+                    Some(Ok((stream, tag))) => {
+                        return Connecting::To(Upstream::new(stream, owner, tag));
+                    }
+                    Some(Err(text)) => return Connecting::Refused(text),
+                    None => {}
                 }
             }
             // Who was refused is not to ask again at once.
@@ -372,11 +488,12 @@ impl Forwarded {
         Connecting::Nobody
     }
 
+    /// Has an owner take the client; `Err`: what it is told who refuses it.
     async fn attempt(
         &self,
         owner: &OwnerSeen,
         door: &ForwardContext,
-    ) -> Option<(TcpStream, Option<Tag>)> {
+    ) -> Option<Result<(TcpStream, Option<Tag>), &'static [u8]>> {
         let stream = TcpStream::connect(owner.address.as_str());
         let mut stream = timeout(CONNECT, stream).await.ok()?.ok()?;
         let tag = new_tag();
@@ -385,18 +502,27 @@ impl Forwarded {
         let mut answer = [0; TAKEN.len()];
         let read = stream.read_exact(&mut answer).await;
         if read.is_ok() && answer == TAKEN {
-            return Some((stream, Some(tag)));
+            return Some(Ok((stream, Some(tag))));
         }
-        // An older program does not know the greeting, and where the address is that of a port for TLS, nobody does.
-        if !self.is_new {
-            return None;
+        // An older program does not know the greeting, and where the address is that of a port for TLS, nobody does. Who lets no client in says why to this one.
+        if self.is_new && self.may_be_bare {
+            let stream = TcpStream::connect(owner.address.as_str()).await.ok()?;
+            return Some(Ok((stream, None)));
         }
-        let stream = TcpStream::connect(owner.address.as_str()).await.ok()?;
-        Some((stream, None))
+        let mut rest = [0; CLIENTS_MAX.len()];
+        let _cut = stream.read_exact(&mut rest).await;
+        match (&answer, self.speaks) {
+            (b"-DENI", speaks) => Some(Err(protected(speaks))),
+            (_, WireProtocol::Memcached) if rest == CLIENTS_MAX => Some(Err(memcached::REFUSAL)),
+            _ => None,
+        }
     }
 
     /// Leaves the client to the next process, and the owner that has it, if one does.
     fn leave(self, door: &ForwardContext, to: Option<Upstream>) {
+        if self.is_inner {
+            return;
+        }
         let Ok(stream) = self.client.into_std() else { return };
         let upstream = match to.map(Upstream::leave) {
             Some(None) => return,
@@ -409,12 +535,21 @@ impl Forwarded {
 
     async fn refuse(mut self, door: &ForwardContext) {
         let text = format!(
-            "-CLUSTERDOWN no owner of a shard, of shard {} or another one, could be reached for {} seconds: are the nodes and a quorum of the NATS servers up?\r\n",
+            "no owner of a shard, of shard {} or another one, could be reached for {} seconds: are the nodes and a quorum of the NATS servers up?",
             door.shard,
             PATIENCE.as_secs()
         );
+        self.say(&text).await;
+    }
+
+    /// Tells the client why nobody serves it.
+    async fn say(&mut self, why: &str) {
+        let code = match self.speaks {
+            WireProtocol::Resp => "-CLUSTERDOWN",
+            WireProtocol::Memcached => "SERVER_ERROR",
+        };
         // Who has gone needs no reason.
-        let _sent = self.client.write_all(text.as_bytes()).await;
+        let _sent = self.client.write_all(format!("{code} {why}\r\n").as_bytes()).await;
     }
 }
 
@@ -426,4 +561,6 @@ enum Connecting {
     Left,
     /// There was nobody in time.
     Nobody,
+    /// An owner has refused the client, which is to read this.
+    Refused(&'static [u8]),
 }

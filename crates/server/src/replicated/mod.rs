@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`), what it tells over HTTP (`standby`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`, over TLS `encrypted`), what it tells over HTTP (`standby`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -16,6 +16,7 @@
 
 mod clock;
 mod driver;
+mod encrypted;
 mod ending;
 mod folder;
 mod formats;
@@ -48,7 +49,7 @@ use clock::monotonic;
 #[cfg(test)]
 use driver::OwnerSeen;
 use driver::{Driver, Event, Told};
-use forward::{ClientKeeper, Forwarding};
+use forward::{ClientKeeper, Forwarding, can_greet};
 use headwater_config::{Cluster, Config, ConfigError, Size};
 use headwater_jetstream::{JetStreamSettings, NodesSeen, RoomSeen};
 use headwater_keep::{Acknowledger, LogMark, RecentWrites, Store, TurnLog};
@@ -62,7 +63,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// How long the end waits for NATS to know that others may have the shard.
 const RELEASE: Duration = Duration::from_secs(2);
@@ -87,6 +88,8 @@ struct Lease {
     silent: AtomicBool,
     /// Whether this node is to give the shard up, for now or because it is drained: its server ends in the orderly way.
     leaves: AtomicBool,
+    /// Whether it has been asked to end (SHUTDOWN), and so is not to begin anew.
+    ends: AtomicBool,
     /// When the last renewal was sent that has succeeded; 0: none has.
     renewed: AtomicU64,
     /// Bytes and records that were appended and are not acknowledged.
@@ -228,6 +231,11 @@ impl ReplicaEnd {
     /// Whether the server is to end, because the node gives the shard up.
     pub(crate) fn leaves(&self) -> bool {
         self.lease.leaves.load(Ordering::Acquire)
+    }
+
+    /// The process ends with its server, also where it is to give the shard up meanwhile.
+    pub(crate) fn end(&self) {
+        self.lease.ends.store(true, Ordering::Release);
     }
 
     /// Closes the store of the node that stood by, and keeps what was written last.
@@ -387,7 +395,14 @@ impl ClusterNode {
         let folder = keeping::copy_folder(&config)?;
         let (shared, share) = ((lease.clone(), memory.clone(), (standby.clone(), users)), memory);
         let driver = Driver::new(&config, settings, (store, folder), told, shared)?;
-        let forwarding = Forwarding::start(&config, owners, driver.links.secret, inherited)?;
+        let (inner, inners) = mpsc::unbounded_channel();
+        let secret = driver.links.secret;
+        let ways = (inners, standby.tls_door(&config));
+        let forwarding = Forwarding::start(&config, owners, secret, inherited, ways)?;
+        if can_greet(&config) {
+            // It is set this once.
+            let _set = standby.door.set(inner);
+        }
         let (shared, door) = ((lease, share, standby), forwarding.keeper());
         let end = ReplicaEnd::of(&driver, config.cluster.shard(), tells_end, shared, door);
         let run = move || driver.run(&tells, &says, &says_owners);
@@ -414,9 +429,9 @@ impl ClusterNode {
         })
     }
 
-    /// Where clients are forwarded from.
+    /// Where clients are forwarded from: those that speak RESP, memcached's protocol, and both over TLS.
     #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    pub fn addresses(&self) -> [Vec<SocketAddr>; 4] {
         self.forwarding.as_ref().map(|it| it.addresses.clone()).unwrap_or_default()
     }
 
@@ -476,7 +491,7 @@ impl ClusterNode {
         if let Some(bytes) = self.end.memory.bytes() {
             config.memory.max = Size(bytes);
         }
-        self.end.standby.hand_on_ports(&mut config);
+        self.end.standby.hand_on_ports(&mut config, &self.addresses());
         keeping::check_copy(&config, self.followed)?;
         let listeners = core::mem::take(&mut self.listeners);
         let server = Server::bind_behind(config, Some(self.end.clone()), listeners)?;
@@ -503,7 +518,8 @@ impl ClusterNode {
     /// begins anew and stands by, and so does one that begins anew for its definitions' sake; any other is to end then.
     pub fn leave(mut self) {
         self.release();
-        let mut is_to_end = self.ends.as_mut().is_some_and(EndSignals::came);
+        let mut is_to_end = self.end.lease.ends.load(Ordering::Acquire)
+            || self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
             let left = &mut *self.end.left.lock().unwrap_or_else(PoisonError::into_inner);
             left.clients.extend(self.forwarding.take().into_iter().flat_map(Forwarding::leave));

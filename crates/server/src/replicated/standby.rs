@@ -1,10 +1,11 @@
-//! What a node tells over HTTP while it stands by: whether it lives, whether clients may be sent to it, and how far it follows its log.
+//! What a node tells over HTTP of itself while it stands by: whether it lives, whether clients may be sent to it, and how far it follows its log.
 //!
 //! The thread that follows the log notes what it knows each time round; whoever asks is told what was noted last. So an answer costs that thread
 //! nothing, and there is one while it waits for NATS servers or loads a snapshot, which may take long.
 
+use super::encrypted::TlsTermination;
 use super::monotonic;
-use crate::http::{Kind, Metric, StandbyListener, StandbyVitals, Vitals};
+use crate::http::{ForwardedClients, Kind, Metric, StandbyListener, StandbyVitals, Vitals};
 use crate::keeping;
 use crate::tls::Certificates;
 use crate::users::UserRegistry;
@@ -150,10 +151,13 @@ pub(crate) fn owner_metric(shard: u16, owns: bool) -> Metric {
 pub(crate) struct Standby {
     noted: Arc<Mutex<StandbyNote>>,
     listeners: Arc<Mutex<Vec<StandbyListener>>>,
+    /// Where clients of the HTTP port are passed on.
+    pub(super) door: ForwardedClients,
     /// Where HTTP is spoken, and where over TLS.
     http: Option<SocketAddr>,
     https: Vec<SocketAddr>,
-    certificates: Option<(Certificates, Arc<Tls>)>,
+    /// What TLS begins with, the users whom certificates name, and the settings that say so.
+    certificates: Option<(Certificates, Arc<UserRegistry>, Arc<Tls>)>,
 }
 
 impl Standby {
@@ -169,6 +173,7 @@ impl Standby {
         let mut standby = Self {
             noted: Arc::new(Mutex::new(noted)),
             listeners: Arc::default(),
+            door: ForwardedClients::default(),
             http: None,
             https: Vec::new(),
             certificates: None,
@@ -181,19 +186,23 @@ impl Standby {
                 opened.map_err(|error| ConfigError(format!("http-port {port}: {error}")))?;
             standby.http = Some(address);
         }
-        let Some(mut port) = config.tls.tls_http_port.number() else { return Ok((standby, None)) };
+        if !config.tls.is_on() {
+            return Ok((standby, None));
+        }
         users.begin(config)?;
         let certificates = Certificates::default();
         certificates.load(&config.tls).map_err(ConfigError)?;
-        standby.certificates = Some((certificates.clone(), Arc::new(config.tls.clone())));
+        let mut port = config.tls.tls_http_port;
         for &ip in &config.listen.bind {
+            let Some(at) = port.number() else { break };
             let proofs = (Some(certificates.clone()), &users);
-            let opened = standby.open((ip, port).into(), config, proofs);
+            let opened = standby.open((ip, at).into(), config, proofs);
             let address =
-                opened.map_err(|error| ConfigError(format!("tls-http-port {port}: {error}")))?;
-            port = address.port();
+                opened.map_err(|error| ConfigError(format!("tls-http-port {at}: {error}")))?;
+            port = OptionalPort::On(address.port());
             standby.https.push(address);
         }
+        standby.certificates = Some((certificates, users.clone(), Arc::new(config.tls.clone())));
         Ok((standby, Some(StandbyUsers::new(config, users))))
     }
 
@@ -207,7 +216,8 @@ impl Standby {
         let noted = self.noted.clone();
         let vitals = StandbyVitals(Arc::new(move || lock(&noted).vitals(monotonic())));
         let proofs = (certificates, users.clone());
-        let opened = StandbyListener::open(listener, &config.http, proofs, vitals)?;
+        let asks = (vitals, self.door.clone());
+        let opened = StandbyListener::open(listener, &config.http, proofs, asks)?;
         let address = opened.address;
         lock(&self.listeners).push(opened);
         Ok(address)
@@ -223,25 +233,43 @@ impl Standby {
         &self.https
     }
 
-    /// Has a server listen at the same ports, where the system has chosen them.
-    pub(super) fn hand_on_ports(&self, config: &mut Config) {
+    /// Has a server listen at the same ports, where the system has chosen them; `doors` are the addresses of [`Forwarding`](super::forward::Forwarding).
+    pub(super) fn hand_on_ports(&self, config: &mut Config, doors: &[Vec<SocketAddr>; 4]) {
         let chosen = |port: OptionalPort, address: Option<&SocketAddr>| match address {
             Some(address) if port.number() == Some(0) => OptionalPort::On(address.port()),
             _ => port,
         };
+        let (listen, tls) = (&mut config.listen, &mut config.tls);
+        for (port, addresses) in [
+            &mut listen.port,
+            &mut listen.memcached_port,
+            &mut tls.tls_port,
+            &mut tls.tls_memcached_port,
+        ]
+        .into_iter()
+        .zip(doors)
+        {
+            *port = chosen(*port, addresses.first());
+        }
         config.listen.http_port = chosen(config.listen.http_port, self.http.as_ref());
         config.tls.tls_http_port = chosen(config.tls.tls_http_port, self.https.first());
     }
 
-    /// Closes its ports, for a server that is about to listen there.
-    pub(crate) fn let_go(&self) {
+    /// The sockets of its ports, for a server that listens there from now on.
+    pub(crate) fn let_go(&self) -> Vec<TcpListener> {
         let listeners = core::mem::take(&mut *lock(&self.listeners));
-        drop(listeners);
+        listeners.into_iter().filter_map(|it| it.let_go().ok()).collect()
+    }
+
+    /// How hands are shaken with clients that speak TLS.
+    pub(super) fn tls_door(&self, config: &Config) -> Option<TlsTermination> {
+        let (certificates, users, _) = self.certificates.clone()?;
+        Some(TlsTermination::new(config, certificates, users))
     }
 
     /// Loads certificates anew; those that cannot be used leave what was there.
     pub(super) fn reload_certificates(&self) {
-        if let Some((certificates, settings)) = &self.certificates {
+        if let Some((certificates, _, settings)) = &self.certificates {
             certificates.reload(settings);
         }
     }

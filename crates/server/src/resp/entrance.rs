@@ -2,6 +2,7 @@
 //! their data.
 
 use super::{Flow, Session, ShardService, Turn, encoder};
+use crate::arrival::take_listener;
 use crate::connection::Connection;
 use crate::doors::{Failures, Renames};
 use crate::log::event;
@@ -21,14 +22,21 @@ use headwater_webhook::place_of;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
-/// What a client of another machine reads where there is no password.
-pub(crate) const PROTECTED: &[u8] = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
+const PROTECTED: &[u8] = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
 default user. In this mode connections are only accepted from the loopback interface. Set a password (requirepass, requirepass-file), \
 or, if whoever can reach this port may do everything here, protected-mode = false; CONFIG SET does either from the machine itself.\r\n";
 const PROTECTED_MEMCACHED: &[u8] =
     b"SERVER_ERROR protected mode: no password is set, and only clients of this machine are let in\r\n";
 const DEBUG_REFUSED: &str = "DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a \
 local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
+
+/// What a client of another machine reads where there is no password, in what it speaks.
+pub(crate) fn protected(door: WireProtocol) -> &'static [u8] {
+    match door {
+        WireProtocol::Resp => PROTECTED,
+        WireProtocol::Memcached => PROTECTED_MEMCACHED,
+    }
+}
 
 /// What all shards know of those who come in.
 #[derive(Clone, Debug, Default)]
@@ -159,10 +167,7 @@ impl ShardService {
             return None;
         }
         event!(warn, "clients", "protected", %peer, "a client of another machine was refused: there is no password (protected-mode)");
-        Some(match door {
-            WireProtocol::Resp => PROTECTED,
-            WireProtocol::Memcached => PROTECTED_MEMCACHED,
-        })
+        Some(protected(door))
     }
 
     /// How many clients there may be before this one is one too many.
@@ -188,8 +193,11 @@ impl ShardService {
         }
     }
 
-    /// Listens where TLS is spoken; the first shard takes who comes.
-    pub(crate) fn open_doorway(&self) -> Result<Option<Doorway>, ConfigError> {
+    /// Listens where TLS is spoken, with the sockets that do so already, if some of these do; the first shard takes who comes.
+    pub(crate) fn open_doorway(
+        &self,
+        open: &mut Vec<TcpListener>,
+    ) -> Result<Option<Doorway>, ConfigError> {
         let tls = &self.settings.config.tls;
         if tls.tls_port.number().is_none() && tls.tls_memcached_port.number().is_none() {
             return Ok(None);
@@ -198,18 +206,23 @@ impl ShardService {
             self.admission.entrance.common.certificates.clone(),
             self.admission.entrance.arrivals.clone(),
         );
-        Doorway::open(&self.settings.config, certificates, arrivals, self.stores.hub.inbox.bell())
-            .map(Some)
+        let ring = self.stores.hub.inbox.bell();
+        Doorway::open(&self.settings.config, certificates, arrivals, ring, open).map(Some)
     }
 
-    /// Speaks HTTP over TLS where the settings say so.
-    pub(crate) fn serve_https(&self) -> Result<Vec<SocketAddr>, ConfigError> {
+    /// Speaks HTTP over TLS where the settings say so, with the sockets that listen there already, if some of these do.
+    pub(crate) fn serve_https(
+        &self,
+        open: &mut Vec<TcpListener>,
+    ) -> Result<Vec<SocketAddr>, ConfigError> {
         let Some(mut port) = self.settings.config.tls.tls_http_port.number() else {
             return Ok(Vec::new());
         };
         let mut addresses = Vec::new();
         for &address in &self.settings.config.listen.bind {
-            let listener = TcpListener::bind((address, port)).map_err(|error| error.to_string());
+            let at = (address, port).into();
+            let listener = take_listener(at, open).map_or_else(|| TcpListener::bind(at), Ok);
+            let listener = listener.map_err(|error| error.to_string());
             let proofs = (
                 Some(self.admission.entrance.common.certificates.clone()),
                 self.admission.registry.clone(),

@@ -8,8 +8,9 @@ use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::Connection;
 use crate::handover::greeting::{STATE_BYTES_MAX, TAKEN};
 use crate::handover::{SessionRest, SessionState, greeting};
+use crate::memcached;
 use crate::replicated::ReplicaEnd;
-use crate::service::Handover;
+use crate::service::{Handover, WireProtocol};
 use headwater_base::Shard;
 use headwater_base::source::Position;
 use headwater_command::{Args, OwnedArgs, Reply};
@@ -93,7 +94,7 @@ fn can_be_told(session: &Session) -> bool {
         && !session.reached
         && !session.backs_up
         && session.watches.is_empty()
-        && session.memcached.is_none()
+        && session.memcached.as_deref().is_none_or(memcached::Session::can_be_told)
         && session.certificate.is_none()
         && session.behind_answer.is_empty()
         && matches!(session.answering, Answering::On | Answering::Off)
@@ -137,7 +138,11 @@ impl ShardService {
             watched: session.watched.keys().cloned().collect(),
             positions: others.filter_map(position).collect(),
         };
-        let state = SessionState { peer: connection.peer, sits: Some(sits) }.encode();
+        let speaks = match session.memcached {
+            None => WireProtocol::Resp,
+            Some(_) => WireProtocol::Memcached,
+        };
+        let state = SessionState { peer: connection.peer, speaks, sits: Some(sits) }.encode();
         if state.len() > STATE_BYTES_MAX {
             return None;
         }
@@ -166,6 +171,11 @@ impl ShardService {
             return Some(Flow::Close);
         }
         work.out.extend_from_slice(TAKEN);
+        if state.speaks == WireProtocol::Memcached {
+            work.connection.session.memcached = Some(Box::default());
+            // What follows is read in the next turn, as what it is.
+            *work.requests_left = 0;
+        }
         let session = &work.connection.session;
         if session.tracking.is_some() {
             // Nobody knows what has changed meanwhile.

@@ -6,6 +6,7 @@
 use super::ShardService;
 use super::session::Session;
 use super::stats::all_specs;
+use crate::arrival::take_listener;
 use crate::connections::Connections;
 use crate::http::{Kind, Metric, Probe, Vitals};
 use crate::replicated::{LEASE_AGE, LeaseStats, owner_metric};
@@ -70,10 +71,15 @@ impl ShardService {
         shards.outbox.to(to).messages.push(ShardMessage::Figures(metrics));
     }
 
-    /// Speaks HTTP on this port.
-    pub(crate) fn serve_http(&self, port: u16) -> Result<SocketAddr, ConfigError> {
-        let address = (Ipv4Addr::LOCALHOST, port);
-        let listener = TcpListener::bind(address).map_err(|error| error.to_string());
+    /// Speaks HTTP on this port, with the socket that listens there already, if one of these does.
+    pub(crate) fn serve_http(
+        &self,
+        port: u16,
+        open: &mut Vec<TcpListener>,
+    ) -> Result<SocketAddr, ConfigError> {
+        let address = (Ipv4Addr::LOCALHOST, port).into();
+        let listener = take_listener(address, open).map_or_else(|| TcpListener::bind(address), Ok);
+        let listener = listener.map_err(|error| error.to_string());
         let served = listener.and_then(|it| {
             let proofs = (None, self.admission.registry.clone());
             let ways = (self.admission.entrance.arrivals.clone(), self.stores.hub.inbox.bell());

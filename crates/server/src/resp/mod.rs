@@ -71,7 +71,7 @@ pub(crate) use backups::CommonBackup;
 pub(crate) use checking::check_again;
 pub use checking::check_config;
 pub(crate) use dispatch::foreign;
-pub(crate) use entrance::{CommonEntrance, PROTECTED};
+pub(crate) use entrance::{CommonEntrance, protected};
 pub(crate) use info::cpu_seconds;
 #[cfg(test)]
 pub(crate) use monitor::monitored_example;

@@ -3,6 +3,7 @@
 use super::owners::tell_definition;
 use super::{Flow, ShardService, Turn, encoder};
 use crate::log::event;
+use crate::replicated::ReplicaEnd;
 use headwater_command::glob;
 use headwater_command::{Args, ListFilter, Reply, Server, ShutdownOptions, describe, lock_script};
 use headwater_protocol::resp::Version;
@@ -105,6 +106,7 @@ impl ShardService {
         let user = work.connection.session.user.as_ref();
         tell_definition(user.map(|user| &*user.name), "shutdown", "");
         self.stopping = true;
+        self.replica().into_iter().for_each(ReplicaEnd::end);
         Flow::Close
     }
 }

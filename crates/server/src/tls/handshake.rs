@@ -6,7 +6,7 @@
 
 use super::files::Certificates;
 use super::stream::{ClientStream, TlsStream};
-use crate::arrival::Arrival;
+use crate::arrival::{Arrival, take_listener};
 use crate::log::event;
 use crate::service::WireProtocol;
 use headwater_config::{Config, ConfigError};
@@ -92,7 +92,7 @@ struct Hall {
 }
 
 impl Doorway {
-    /// Listens where the settings say, and begins to shake hands; `ring` tells that there are arrivals.
+    /// Listens where the settings say, with those of the `open` sockets that do so already, and begins to shake hands; `ring` tells that there are arrivals.
     ///
     /// # Errors
     /// An address cannot be listened on.
@@ -101,6 +101,7 @@ impl Doorway {
         certificates: Certificates,
         arrivals: Arrivals,
         ring: impl Fn() + Send + 'static,
+        open: &mut Vec<std::net::TcpListener>,
     ) -> Result<Self, ConfigError> {
         let io = |what: &str, error: io::Error| ConfigError(format!("{what}: {error}"));
         let poll = Poll::new().map_err(|error| io("poll", error))?;
@@ -114,7 +115,13 @@ impl Doorway {
             for &address in &config.listen.bind {
                 let address = SocketAddr::new(address, port);
                 let what = format!("cannot listen on {address} for TLS");
-                let mut listener = TcpListener::bind(address).map_err(|error| io(&what, error))?;
+                let listener = match take_listener(address, open) {
+                    Some(listener) => {
+                        listener.set_nonblocking(true).map(|()| TcpListener::from_std(listener))
+                    }
+                    None => TcpListener::bind(address),
+                };
+                let mut listener = listener.map_err(|error| io(&what, error))?;
                 let address = listener.local_addr().map_err(|error| io(&what, error))?;
                 port = address.port();
                 poll.registry()

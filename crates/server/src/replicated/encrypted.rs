@@ -1,0 +1,71 @@
+//! The door of a node that stands by, where TLS is spoken: the node shakes hands as an owner would, and passes on what it decrypts.
+//!
+//! What goes on to the owner is not encrypted. Where `cluster-link-tls` says that nothing goes so between nodes, an owner on another machine does not get it.
+
+use super::forward::{ForwardContext, begin, of_std};
+use crate::handover::{SessionRest, SessionState};
+use crate::service::WireProtocol;
+use crate::tls::{Certificates, HANDSHAKES_MAX, name_of};
+use crate::users::UserRegistry;
+use headwater_config::Config;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+/// How hands are shaken.
+pub(super) struct TlsTermination {
+    certificates: Certificates,
+    users: Arc<UserRegistry>,
+    patience: Duration,
+    /// Handshakes that may begin still.
+    room: Arc<Semaphore>,
+}
+
+impl TlsTermination {
+    pub(super) fn new(
+        config: &Config,
+        certificates: Certificates,
+        users: Arc<UserRegistry>,
+    ) -> Self {
+        let patience = Duration::from_millis(config.tls.tls_handshake_milliseconds_max);
+        Self { certificates, users, patience, room: Arc::new(Semaphore::new(HANDSHAKES_MAX)) }
+    }
+}
+
+/// A user whom a certificate of this name logs in, as an owner is told of one.
+pub(super) fn certified(users: &UserRegistry, certificate: Option<&str>) -> Option<SessionRest> {
+    let user = users.user_of_certificate(certificate?).ok().flatten()?;
+    Some(SessionRest { user: Some(user.name.clone()), ..SessionRest::default() })
+}
+
+/// Shakes hands with a client, and passes it on until one side has gone.
+pub(super) async fn serve(
+    client: TcpStream,
+    (peer, speaks): (SocketAddr, WireProtocol),
+    tls: Rc<TlsTermination>,
+    door: ForwardContext,
+) {
+    let Ok(place) = tls.room.clone().try_acquire_owned() else { return };
+    let Some(settings) = tls.certificates.current() else { return };
+    let _fast = client.set_nodelay(true);
+    let handshake = timeout(tls.patience, TlsAcceptor::from(settings).accept(client)).await;
+    drop(place);
+    // Who is no client of TLS, or takes too long, is told nothing.
+    let Ok(Ok(mut client)) = handshake else { return };
+    let shown = client.get_ref().1.peer_certificates().and_then(|all| all.first());
+    let name = shown.and_then(|certificate| name_of(certificate));
+    let sits = certified(&tls.users, name.as_deref());
+    let Ok((mut inside, theirs)) = UnixStream::pair() else { return };
+    let theirs = theirs.into_std().and_then(|it| of_std(OwnedFd::from(it).into()));
+    let Ok(theirs) = theirs else { return };
+    begin(theirs, SessionState { peer, speaks, sits }, (true, true), &door);
+    // However it ends, both sides are closed.
+    let _ended = copy_bidirectional(&mut client, &mut inside).await;
+}
