@@ -1,21 +1,12 @@
 //! Clients that have connected and that no shard serves yet.
 
-use crate::service::WireProtocol;
 use crate::tls::ClientStream;
-use std::net::{SocketAddr, TcpListener};
+use crate::wire_protocol::WireProtocol;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Arrivals of this process so far.
 static ARRIVALS: AtomicU64 = AtomicU64::new(0);
-
-/// Takes the socket that listens at this address, if one of these does.
-pub(crate) fn take_listener(
-    address: SocketAddr,
-    open: &mut Vec<TcpListener>,
-) -> Option<TcpListener> {
-    let is_here = |it: &TcpListener| it.local_addr().is_ok_and(|at| at == address);
-    open.iter().position(is_here).map(|at| open.swap_remove(at))
-}
 
 /// A client that was accepted and is through with its handshake, if it has one.
 #[derive(Debug)]

@@ -54,6 +54,7 @@ mod threads;
 mod tls;
 
 mod users;
+mod wire_protocol;
 
 pub use handover::Inherited;
 pub use headwater_config::{
@@ -73,12 +74,13 @@ use reactor::Reactor;
 use reload::SettingsSource;
 use replicated::{LinkedShard, ReplicaEnd};
 use resp::ShardService;
-use service::{Bounds, Service, WireProtocol};
+use service::{Bounds, Service};
 use shards::links::Links;
 use shards::{Shards, Transport};
 use std::net::{SocketAddr, TcpListener};
 use threads::Threads;
 use tls::Doorway;
+use wire_protocol::WireProtocol;
 
 /// A server that has its ports but serves nobody yet.
 pub struct Server {

@@ -5,7 +5,8 @@
 
 use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
-use crate::service::{Bounds, Served, Service, Stopped, Time, WireProtocol, Work};
+use crate::service::{Bounds, Served, Service, Stopped, Time, Work};
+use crate::wire_protocol::WireProtocol;
 use headwater_engine::{Value, ValueRef};
 use headwater_protocol::resp::{Limits, Parsed, RequestParser};
 

@@ -8,6 +8,7 @@ use crate::connection::{Connection, ConnectionId};
 use crate::connections::Connections;
 use crate::handover::Inherited;
 use crate::handover::greeting::Tag;
+use crate::wire_protocol::WireProtocol;
 use headwater_base::Millis;
 use headwater_config::Clients;
 use headwater_engine::{Value, ValueRef};
@@ -44,15 +45,6 @@ pub(crate) struct Work<'a, S> {
     pub(crate) published_bytes: usize,
     /// The time of this turn.
     pub(crate) time: Time,
-}
-
-/// Which protocol is spoken on an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum WireProtocol {
-    /// That of Redis.
-    Resp,
-    /// That of memcached.
-    Memcached,
 }
 
 /// How far a service came.

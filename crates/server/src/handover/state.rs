@@ -1,6 +1,6 @@
 //! What another owner has to know of a session to go on with it.
 
-use crate::service::WireProtocol;
+use crate::wire_protocol::WireProtocol;
 use headwater_base::wire::{WireReader, put_bytes, put_u16, put_u32, put_u64};
 use headwater_command::OwnedArgs;
 use std::net::SocketAddr;

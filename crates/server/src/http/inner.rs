@@ -12,9 +12,9 @@
 
 use super::problem::Problem;
 use crate::arrival::Arrival;
-use crate::service::WireProtocol;
 use crate::tls::{Arrivals, ClientStream, InnerStream};
 use crate::users::UserRegistry;
+use crate::wire_protocol::WireProtocol;
 use headwater_command::Reply;
 use headwater_protocol::resp::{Encoder, Version};
 use std::collections::VecDeque;

@@ -39,9 +39,6 @@ use headwater_command::Credentials;
 use headwater_engine::{EngineError, Stop, Ticket, WARM_MAX};
 use headwater_protocol::memcached::{Encoder, Limits, Parsed, Request, Words, parse};
 
-/// What a client reads that is one too many.
-pub(crate) const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
-
 /// Before the password was given, there is one line with a short block of data to be taken.
 const LIMITS_BEFORE_AUTHENTICATION: Limits = Limits { line_bytes_max: 2048, value_bytes_max: 1024 };
 

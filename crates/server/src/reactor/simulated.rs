@@ -4,8 +4,9 @@ use super::Reactor;
 use crate::connection::{Connection, ConnectionId};
 use crate::resp::ShardService;
 use crate::service::SocketNews;
-use crate::service::{Service, Time, WireProtocol};
+use crate::service::{Service, Time};
 use crate::simulated::ServerEnd;
+use crate::wire_protocol::WireProtocol;
 use std::net::SocketAddr;
 
 impl<S: Service> Reactor<S> {

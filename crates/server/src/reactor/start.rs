@@ -6,10 +6,10 @@ use super::gated::GatedReplies;
 use super::{
     FIRST_LISTENER, FIRST_OF_SERVICE, OUT_BYTES_FULL, READ_BYTES, Reactor, SIGNALS, WAKER,
 };
-use crate::arrival::take_listener;
 use crate::connections::Connections;
 use crate::io_threads::IoThreads;
-use crate::service::{Service, Time, WireProtocol};
+use crate::service::{Service, Time};
+use crate::wire_protocol::{WireProtocol, take_listener};
 use headwater_config::{Config, ConfigError};
 use headwater_protocol::Held;
 use mio::net::TcpListener;

@@ -4,9 +4,9 @@
 
 use super::forward::{ForwardContext, begin, of_std};
 use crate::handover::{SessionRest, SessionState};
-use crate::service::WireProtocol;
 use crate::tls::{Certificates, HANDSHAKES_MAX, name_of};
 use crate::users::UserRegistry;
+use crate::wire_protocol::WireProtocol;
 use headwater_config::Config;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

@@ -12,14 +12,12 @@
 use super::driver::OwnerSeen;
 use super::encrypted::{self, TlsTermination};
 use super::upstream::{Passed, Upstream, pass};
-use crate::arrival::take_listener;
 use crate::handover::greeting::{TAKEN, Tag, new_tag, request};
 use crate::handover::{Inherited, InheritedClient, SessionRest, SessionState};
 use crate::http::InnerClient;
-use crate::memcached;
 use crate::resp::protected;
-use crate::service::WireProtocol;
 use crate::shards::links::Secret;
+use crate::wire_protocol::{WireProtocol, take_listener};
 use headwater_config::{Config, ConfigError, OptionalPort};
 use headwater_log::Epoch;
 use std::cell::RefCell;
@@ -513,7 +511,9 @@ impl Forwarded {
         let _cut = stream.read_exact(&mut rest).await;
         match (&answer, self.speaks) {
             (b"-DENI", speaks) => Some(Err(protected(speaks))),
-            (_, WireProtocol::Memcached) if rest == CLIENTS_MAX => Some(Err(memcached::REFUSAL)),
+            (_, speaks @ WireProtocol::Memcached) if rest == CLIENTS_MAX => {
+                Some(Err(speaks.too_many_clients()))
+            }
             _ => None,
         }
     }

@@ -2,14 +2,13 @@
 //! their data.
 
 use super::{Flow, Session, ShardService, Turn, encoder};
-use crate::arrival::take_listener;
 use crate::connection::Connection;
 use crate::doors::{Failures, Renames};
 use crate::log::event;
 use crate::resp::parts::Admission;
 use crate::resp::parts::InForce;
-use crate::service::WireProtocol;
 use crate::tls::{Arrivals, Certificates, Doorway};
+use crate::wire_protocol::{WireProtocol, take_listener};
 use headwater_base::connect::{Allowed, check_http_url, shown_place};
 use headwater_command::{
     Args, Command, Connection as Asked, Data, FlowAction, Flows, OwnedArgs, Reply, Server, Spec,

@@ -6,13 +6,13 @@
 use super::ShardService;
 use super::session::Session;
 use super::stats::all_specs;
-use crate::arrival::take_listener;
 use crate::connections::Connections;
 use crate::http::{Kind, Metric, Probe, Vitals};
 use crate::replicated::{LEASE_AGE, LeaseStats, owner_metric};
 use crate::resp::parts::Figures;
 use crate::resp::parts::Stores;
 use crate::shards::ShardMessage;
+use crate::wire_protocol::take_listener;
 use headwater_base::Shard;
 use headwater_base::source::Health;
 use headwater_config::ConfigError;

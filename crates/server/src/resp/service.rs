@@ -7,12 +7,11 @@ use crate::connection::{Connection, ConnectionId, Phase};
 use crate::connections::Connections;
 use crate::handover::Inherited;
 use crate::keeping::EmbeddedStore;
-use crate::memcached;
 use crate::service::{
     Bounds, DurableWrites, Handover, Served, Service, SocketNews, Stopped, Time, WARMED_MAX,
-    WireProtocol,
 };
 use crate::shards::{ShardMessage, Shards};
+use crate::wire_protocol::WireProtocol;
 use headwater_base::Millis;
 use headwater_engine::{Effect, Value, ValueRef};
 use headwater_protocol::resp::peek_key;
@@ -473,10 +472,7 @@ impl Service for ShardService {
 
     fn refusal(&mut self, door: WireProtocol) -> &'static [u8] {
         self.figures.stats.connections_refused += 1;
-        match door {
-            WireProtocol::Resp => b"-ERR max number of clients reached\r\n",
-            WireProtocol::Memcached => memcached::REFUSAL,
-        }
+        door.too_many_clients()
     }
 
     fn value(&self, value: ValueRef) -> Value<'_> {

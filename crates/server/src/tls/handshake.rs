@@ -6,9 +6,9 @@
 
 use super::files::Certificates;
 use super::stream::{ClientStream, TlsStream};
-use crate::arrival::{Arrival, take_listener};
+use crate::arrival::Arrival;
 use crate::log::event;
-use crate::service::WireProtocol;
+use crate::wire_protocol::{WireProtocol, take_listener};
 use headwater_config::{Config, ConfigError};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};

@@ -1,7 +1,8 @@
 //! Waiting for data in memcached's protocol, where a request stays in the input until it is answered.
 
 use super::Stage;
-use crate::service::{Service, Stopped, WireProtocol};
+use crate::service::{Service, Stopped};
+use crate::wire_protocol::WireProtocol;
 
 fn told(out: &str, stopped: Stopped) -> (String, Stopped) {
     (String::from(out), stopped)
