@@ -13,11 +13,14 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncWriteExt, copy, split};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+
+/// How long saying goodbye to a client may take.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How hands are shaken.
 pub(super) struct TlsTermination {
@@ -58,14 +61,29 @@ pub(super) async fn serve(
     let handshake = timeout(tls.patience, TlsAcceptor::from(settings).accept(client)).await;
     drop(place);
     // Who is no client of TLS, or takes too long, is told nothing.
-    let Ok(Ok(mut client)) = handshake else { return };
+    let Ok(Ok(client)) = handshake else { return };
     let shown = client.get_ref().1.peer_certificates().and_then(|all| all.first());
     let name = shown.and_then(|certificate| name_of(certificate));
     let sits = certified(&tls.users, name.as_deref());
-    let Ok((mut inside, theirs)) = UnixStream::pair() else { return };
+    let Ok((inside, theirs)) = UnixStream::pair() else { return };
     let theirs = theirs.into_std().and_then(|it| of_std(OwnedFd::from(it).into()));
     let Ok(theirs) = theirs else { return };
     begin(theirs, SessionState { peer, speaks, sits }, (true, true), &door);
-    // However it ends, both sides are closed.
-    let _ended = copy_bidirectional(&mut client, &mut inside).await;
+    let (mut inside_reads, mut inside_writes) = inside.into_split();
+    let (mut client_reads, mut client_writes) = split(client);
+    let up = async {
+        let _ended = copy(&mut client_reads, &mut inside_writes).await;
+        // What was asked is answered yet.
+        let _gone = inside_writes.shutdown().await;
+        std::future::pending::<()>().await;
+    };
+    let down = async {
+        let _ended = copy(&mut inside_reads, &mut client_writes).await;
+        // A client that stays although nobody serves it any more is not waited for.
+        let _gone = timeout(FAREWELL, client_writes.shutdown()).await;
+    };
+    tokio::select! {
+        () = up => {}
+        () = down => {}
+    }
 }

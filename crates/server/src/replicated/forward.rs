@@ -52,7 +52,8 @@ const COLLECTS: Duration = Duration::from_millis(200);
 /// Bytes that are passed on at once.
 const PIECE: usize = 64 << 10;
 /// What a client reads that speaks TLS, where nothing goes to other machines that is not encrypted.
-const PRIVATE: &str = "cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner";
+const PRIVATE_RESP: &[u8] = b"-CLUSTERDOWN cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner\r\n";
+const PRIVATE_MEMCACHED: &[u8] = b"SERVER_ERROR cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner\r\n";
 /// What an owner says behind `-ERR ` that has as many clients as it may.
 const CLIENTS_MAX: [u8; 21] = *b"max number of clients";
 
@@ -419,13 +420,8 @@ impl Forwarded {
                 Connecting::Nobody => return self.refuse(&door).await,
                 Connecting::Refused(text) => return drop(self.client.write_all(text).await),
             };
-            let seems_local =
-                to.stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback());
-            if self.is_foreign && seems_local {
+            if self.is_foreign && is_local(&to.stream) {
                 return drop(self.client.write_all(protected(self.speaks)).await);
-            }
-            if self.is_private && !seems_local {
-                return self.say(PRIVATE).await;
             }
             let _fast = to.stream.set_nodelay(true);
             to.requests.bytes.append(&mut self.input);
@@ -494,6 +490,13 @@ impl Forwarded {
     ) -> Option<Result<(TcpStream, Option<Tag>), &'static [u8]>> {
         let stream = TcpStream::connect(owner.address.as_str());
         let mut stream = timeout(CONNECT, stream).await.ok()?.ok()?;
+        // Before anything is said of it.
+        if self.is_private && !is_local(&stream) {
+            return Some(Err(match self.speaks {
+                WireProtocol::Resp => PRIVATE_RESP,
+                WireProtocol::Memcached => PRIVATE_MEMCACHED,
+            }));
+        }
         let tag = new_tag();
         let to = (owner.shard, owner.epoch.0);
         stream.write_all(&request(&door.secret, to, &tag, &self.state)).await.ok()?;
@@ -551,6 +554,11 @@ impl Forwarded {
         // Who has gone needs no reason.
         let _sent = self.client.write_all(format!("{code} {why}\r\n").as_bytes()).await;
     }
+}
+
+/// Whether a connection leads to this machine, as far as its address tells.
+fn is_local(stream: &TcpStream) -> bool {
+    stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback())
 }
 
 /// What connecting has come to.

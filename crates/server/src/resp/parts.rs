@@ -146,6 +146,8 @@ pub(crate) struct Waits {
     pub(crate) running_since: Option<u64>,
     /// The command under way is one of EXEC's.
     pub(crate) executing_queue: bool,
+    /// A command of the EXEC under way has waited for other shards for too long.
+    pub(super) queue_was_late: bool,
     /// When the transaction under way was begun, as [`super::times::now`] tells it.
     pub(super) transaction_since: Option<u64>,
     pub(super) blocking: Blocking,
@@ -168,6 +170,7 @@ impl Waits {
             passes_locks: false,
             running_since: None,
             executing_queue: false,
+            queue_was_late: false,
             transaction_since: None,
             blocking: Blocking::default(),
             pause: Pause::default(),

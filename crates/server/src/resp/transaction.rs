@@ -285,6 +285,7 @@ impl ShardService {
     }
 
     pub(super) fn begin_transaction(&mut self) {
+        self.waits.queue_was_late = false;
         if let Some(keeping) = &self.stores.keeping {
             keeping.begin_transaction();
             self.node.engine_mut().begin_transaction();

@@ -464,8 +464,11 @@ impl OtherShards {
         let Across::Remote(remote) = &work.connection.session.across else { return };
         let (origin, id) = (remote.origin, remote.id);
         let Some(shards) = &mut self.shards else { return };
-        let told = ShardMessage::HandedTo { session: origin.session, id, home };
-        shards.outbox.to(origin.shard).messages.push(told);
+        // Who asks from another process is told by the end of the connection where an answer comes no more.
+        if !shards.outbox.are_apart() {
+            let told = ShardMessage::HandedTo { session: origin.session, id, home };
+            shards.outbox.to(origin.shard).messages.push(told);
+        }
         let batch = shards.outbox.to(home);
         batch.bytes.extend_from_slice(frame);
         let end = batch.bytes.len();

@@ -199,6 +199,13 @@ impl ShardService {
             true => self.positions_of_queue(&work.connection.session),
             false => self.named_positions(command),
         };
+        let is_part = work.connection.session.remote().is_some_and(|it| it.part.is_some());
+        let waits_in_vain = self.others.are_apart() || self.waits.queue_was_late;
+        if self.waits.executing_queue && !is_part && waits_in_vain {
+            // EXEC has waited for what was written before it. What it has written itself is told to other processes once it is safe, which is behind EXEC; and
+            // who has waited for too long within one EXEC holds this shard up no longer.
+            return None;
+        }
         // Within EXEC, too: what was written before in it may come by way of other shards.
         let wait = self.await_positions(named.as_ref(), work)?;
         work.connection.session.waiting =

@@ -57,9 +57,12 @@ impl ShardService {
                 continue;
             }
             connection.session.awaiting = None;
+            let executes = self.waits.exclusive == Some(id);
+            self.waits.queue_was_late |= executes;
             let shards: Vec<String> = silent.iter().map(|shard| shard.0.to_string()).collect();
+            let what = if executes { "of this command " } else { "" };
             let text = format!(
-                "what this request is to show of shard {} has not come within {POSITIONS_WAIT_MAX} ms: nothing was executed",
+                "what this request is to show of shard {} has not come within {POSITIONS_WAIT_MAX} ms: nothing {what}was executed",
                 shards.join(", "),
             );
             let refusal = ShardRefusal { code: String::from("TRYAGAIN"), text };
