@@ -279,6 +279,38 @@ fn each_owner_is_shown_with_its_epoch(cluster: &Cluster) {
     }
 }
 
+/// What a transaction has written is told to other shards once it is safe: a read within it that needs them has that happen first.
+fn transactions_wait_for_nothing_that_they_hold_back(cluster: &Cluster) {
+    // What a user's list shows of what is counted goes by way of the shards where that is counted.
+    cluster.define(0, &["JOIN.ADD", "counts", "f|<p> = count s|<u>|<p>"]);
+    cluster.define(2, &["JOIN.ADD", "shown", "top|<u>|<p> = check s|<u>|<p> copy f|<p>"]);
+    let mut all = BTreeMap::new();
+    for (at, number) in (0..OF.len()).flat_map(|at| (0..4).map(move |number| (at, number))) {
+        let set = format!("SET s|a|p{at}{number} 1");
+        let began = Instant::now();
+        let done = loop {
+            let mut client = connect(cluster.ports[at]);
+            let mut queued = ["MULTI", &set, "PREFIX top|a|"].into_iter();
+            let done = match queued.try_for_each(|words| ask(&mut client, words).map(drop)) {
+                Ok(()) => ask(&mut client, "EXEC"),
+                Err(why) => Err(why),
+            };
+            match done {
+                Err(why) if why.code() == Some("CLUSTERDOWN") => {
+                    assert!(began.elapsed() < PATIENCE, "{why}");
+                    sleep(Duration::from_millis(20));
+                }
+                done => break done.unwrap(),
+            }
+        };
+        let redis::Value::Array(done) = done else { panic!("{done:?}") };
+        let is_read = matches!(done[..], [redis::Value::Okay, redis::Value::Array(_)]);
+        assert!(is_read, "node {at}, {set}: {done:?}");
+        all.insert(format!("top|a|p{at}{number}"), String::from("1"));
+    }
+    cluster.expect((0, "PREFIX top|a|"), pairs, &all);
+}
+
 #[test]
 fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
     let Some(mut cluster) = Cluster::start() else { return };
@@ -295,6 +327,7 @@ fn shards_of_several_nodes_answer_as_one_and_lose_nothing_with_an_owner() {
         written.clone()
     };
     let all = count(&cluster, &[0, 1, 2, 3], 0..60);
+    transactions_wait_for_nothing_that_they_hold_back(&cluster);
     let sum = |all: &BTreeMap<String, String>| -> u64 {
         all.values().map(|number| number.parse::<u64>().unwrap()).sum()
     };

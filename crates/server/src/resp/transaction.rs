@@ -271,7 +271,7 @@ impl ShardService {
                 Flow::Parked => {
                     self.waits.exclusive = Some(work.connection.id);
                     self.waits.transaction_since = None;
-                    self.part_transaction();
+                    self.part_transaction(spec, args);
                     work.connection.session.waiting =
                         Some(Box::new(Waiting::Exec { queue, next: at }));
                     return Flow::Parked;
@@ -292,10 +292,12 @@ impl ShardService {
         }
     }
 
-    /// A transaction waits. Where it waits for flows, these may wait for what it has written.
-    fn part_transaction(&mut self) {
+    /// A transaction waits in a request. Where that is for flows, or may be for what joins need of shards in other processes, these may wait for what it has written: that
+    /// becomes safe by itself then, and not with the rest.
+    fn part_transaction(&mut self, spec: &'static Spec, args: Args<'_>) {
         if let Some(keeping) = &self.stores.keeping
-            && self.node.has_full_flows()
+            && (self.node.has_full_flows()
+                || self.others.are_apart() && self.may_derive(spec, args))
         {
             keeping.end_transaction();
         }

@@ -151,11 +151,15 @@ impl ShardService {
         let engine = self.node.engine();
         let is_derived = |request: &OwnedArgs| {
             let args = request.args();
-            let Ok(spec) = find(args) else { return false };
-            decode(spec, args).is_ok_and(|command| self.may_be_derived(&command, args, spec))
+            find(args).is_ok_and(|spec| self.may_derive(spec, args))
         };
         session.watched.keys().any(|key| engine.may_derive(key))
             || session.queue.iter().any(|queue| queue.requests.iter().any(is_derived))
+    }
+
+    /// [`Self::may_be_derived`], of a request that is yet to be decoded.
+    pub(super) fn may_derive(&self, spec: &'static Spec, args: Args<'_>) -> bool {
+        decode(spec, args).is_ok_and(|command| self.may_be_derived(&command, args, spec))
     }
 
     /// What the requests of a transaction name with `AT`, together.
