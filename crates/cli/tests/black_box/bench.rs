@@ -261,7 +261,14 @@ fn what_is_posted_while_the_owner_is_killed_reaches_all_timelines() {
     let svg = folder.path().join("faults.svg");
     let small =
         ["faults", "--scale", "0.03", "--rate", "60", "--users", "50", "--connections", "4"];
-    let output = bench(&[&small[..], &["--svg", svg.to_str().unwrap()]].concat());
+    let run = || bench(&[&small[..], &["--svg", svg.to_str().unwrap()]].concat());
+    let mut output = run();
+    // On a machine that is too busy the owner loses its lease while all is prepared, too, which the benchmark does not survive.
+    for _again in 0..2 {
+        if stderr(&output).contains("closed the connection") {
+            output = run();
+        }
+    }
     let errors = stderr(&output);
     if errors.contains("is not installed") {
         eprintln!("skipped: {}", errors.trim());
