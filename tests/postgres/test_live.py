@@ -35,8 +35,8 @@ USERS = [f"u{n}" for n in range(24)]
 POSTERS = [f"p{n}" for n in range(200)]
 # Posts of each poster, and about how long one is: more in all than Headwater may take.
 POSTS, POST_BYTES, BOUND = 30, 4000, 24 << 20
-# Each further shard needs room for its clients, and holds what it reads of others.
-BOUND_SHARD = 6 << 20
+# Each further shard needs room for its clients, and holds what it reads of others. With more than this, a run may evict nothing.
+BOUND_SHARD = 4 << 20
 
 pytestmark = pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed")
 
