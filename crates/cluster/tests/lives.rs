@@ -1,20 +1,14 @@
 //! A shard that has begun a new life is told nothing that was meant for the one before.
 
 use headwater_base::source::{Attributes, FetchId, Pair};
-use headwater_base::{KeyRange, Millis, Shard};
+use headwater_base::{KeyRange, Millis};
 use headwater_cluster::{Event, Hub};
+use pair::{FOLLOWER, HOME, tell};
 
-const HOME: Shard = Shard(0);
-const FOLLOWER: Shard = Shard(1);
+mod pair;
 
 fn range(prefix: &str) -> KeyRange {
     KeyRange::prefix(prefix.as_bytes())
-}
-
-/// Has the other side hear what one has to say; what it is told.
-fn bring((from, me): (&mut Hub, Shard), to: &mut Hub) -> Vec<Event> {
-    from.take_packets().into_iter().for_each(|(_, packet)| to.receive(me, packet));
-    to.take_events()
 }
 
 #[test]
@@ -22,7 +16,7 @@ fn an_answer_to_what_was_asked_in_an_earlier_life_is_none_to_what_is_asked_in_th
     let mut home = Hub::new(HOME, 2, 1, Millis(0));
     let mut earlier = Hub::new(FOLLOWER, 2, 1, Millis(0));
     earlier.load(HOME, FetchId(0), range("p|"));
-    let events = bring((&mut earlier, FOLLOWER), &mut home);
+    let events = tell((&mut earlier, FOLLOWER), &mut home);
     let [Event::Load(asked)] = &events[..] else { panic!("{events:?}") };
 
     // The next life asks for something else under the same number, which is lost on its way; then the answer comes, over the same connection as far as both know.
@@ -30,7 +24,7 @@ fn an_answer_to_what_was_asked_in_an_earlier_life_is_none_to_what_is_asked_in_th
     follower.load(HOME, FetchId(0), range("s|"));
     follower.take_packets();
     home.loaded(asked, Ok(Vec::new()));
-    let told = bring((&mut home, HOME), &mut follower);
+    let told = tell((&mut home, HOME), &mut follower);
     assert!(!told.iter().any(|it| matches!(it, Event::Loaded { .. })), "{told:?}");
 
     // Both begin anew, and what is asked for now is answered.
@@ -38,13 +32,13 @@ fn an_answer_to_what_was_asked_in_an_earlier_life_is_none_to_what_is_asked_in_th
         Pair { key: b"s|u|p".to_vec(), value: b"1".to_vec(), attributes: Attributes::default() };
     let mut given = Vec::new();
     for _ in 0..4 {
-        for event in bring((&mut follower, FOLLOWER), &mut home) {
+        for event in tell((&mut follower, FOLLOWER), &mut home) {
             if let Event::Load(asked) = event {
                 assert_eq!(asked.range, range("s|"));
                 home.loaded(&asked, Ok(vec![key.clone()]));
             }
         }
-        for event in bring((&mut home, HOME), &mut follower) {
+        for event in tell((&mut home, HOME), &mut follower) {
             if let Event::Loaded { answer, .. } = event {
                 given.push(answer.expect("it is answered"));
             }

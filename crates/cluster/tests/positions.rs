@@ -1,30 +1,23 @@
 //! What a hub says of positions is what the engine beside it shows.
 
 use headwater_base::source::{Change, FetchId};
-use headwater_base::{KeyRange, Millis, Shard};
+use headwater_base::{KeyRange, Millis};
 use headwater_cluster::{Event, Hub, Item, Positions};
+use pair::{FOLLOWER, HOME, bring, tell};
 
-const HOME: Shard = Shard(0);
-const FOLLOWER: Shard = Shard(1);
-
-/// Brings everything that `from` has to say to `to`, which does not look at it yet.
-fn bring((from, me): (&mut Hub, Shard), to: &mut Hub) {
-    from.take_packets().into_iter().for_each(|(_, packet)| to.receive(me, packet));
-}
+mod pair;
 
 #[test]
 fn changes_that_have_arrived_do_not_count_before_they_are_taken() {
     let mut home = Hub::new(HOME, 2, 1, Millis(0));
     let mut follower = Hub::new(FOLLOWER, 2, 1, Millis(0));
     follower.load(HOME, FetchId(0), KeyRange::all());
-    bring((&mut follower, FOLLOWER), &mut home);
-    for event in home.take_events() {
+    for event in tell((&mut follower, FOLLOWER), &mut home) {
         if let Event::Load(asked) = event {
             home.loaded(&asked, Ok(Vec::new()));
         }
     }
-    bring((&mut home, HOME), &mut follower);
-    assert!(matches!(&*follower.take_events(), [Event::Loaded { .. }]));
+    assert!(matches!(&*tell((&mut home, HOME), &mut follower), [Event::Loaded { .. }]));
 
     let change = Change { key: b"p|u".to_vec(), value: Some(b"1".to_vec()) };
     home.tell(FOLLOWER, Item::Change(change));

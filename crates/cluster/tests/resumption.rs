@@ -1,11 +1,11 @@
 //! What is lost with a connection is resumed from the last place that the home has told.
 
 use headwater_base::source::{Change, FetchId, Position, StorePlace};
-use headwater_base::{KeyRange, Millis, Shard};
+use headwater_base::{KeyRange, Millis};
 use headwater_cluster::{Asked, Event, Hub, Item};
+use pair::{FOLLOWER, HOME, bring, tell};
 
-const HOME: Shard = Shard(0);
-const FOLLOWER: Shard = Shard(1);
+mod pair;
 
 fn place(position: u64) -> StorePlace {
     StorePlace { position: Position(position), checksum: 7 * position }
@@ -15,21 +15,15 @@ fn hubs() -> (Hub, Hub) {
     (Hub::new(HOME, 2, 1, Millis(0)), Hub::new(FOLLOWER, 2, 1, Millis(0)))
 }
 
-/// Has the other side hear what one has to say; what it is told.
-fn bring((from, me): (&mut Hub, Shard), to: &mut Hub) -> Vec<Event> {
-    from.take_packets().into_iter().for_each(|(_, packet)| to.receive(me, packet));
-    to.take_events()
-}
-
 /// Has the follower load everything, and be told a place.
 fn follow(home: &mut Hub, follower: &mut Hub, reached: StorePlace) {
     follower.load(HOME, FetchId(0), KeyRange::all());
-    let events = bring((follower, FOLLOWER), home);
+    let events = tell((follower, FOLLOWER), home);
     let [Event::Load(asked)] = &events[..] else { panic!("{events:?}") };
     home.loaded(asked, Ok(Vec::new()));
     home.advance(Millis(1_000));
     home.tell_place(reached);
-    bring((home, HOME), follower);
+    tell((home, HOME), follower);
 }
 
 /// The connection is lost and found; what the follower is told, and then the home, when everything is to be resumed.
@@ -44,13 +38,13 @@ fn reconnect(home: &mut Hub, follower: &mut Hub) -> Vec<Event> {
     assert!(told.iter().any(is_suspended) && !told.contains(&Event::Found(HOME)));
     home.found(FOLLOWER, Millis(2_500));
     follower.found(HOME, Millis(2_500));
-    bring((home, HOME), follower)
+    tell((home, HOME), follower)
 }
 
 /// Has everything be asked for again; what the home hears.
 fn resume(home: &mut Hub, follower: &mut Hub) -> Asked {
     follower.resume(HOME, KeyRange::all());
-    let events = bring((follower, FOLLOWER), home);
+    let events = tell((follower, FOLLOWER), home);
     let asked = events.into_iter().find_map(|event| match event {
         Event::Load(asked) => Some(asked),
         _ => None,
@@ -70,7 +64,7 @@ fn a_follower_names_the_last_place_until_all_is_resumed() {
     home.advance(Millis(3_000));
     assert!(home.is_place_due());
     home.tell_place(place(8));
-    let told = bring((&mut home, HOME), &mut follower);
+    let told = tell((&mut home, HOME), &mut follower);
     let resumed = Event::Resumed { home: HOME, range: KeyRange::all(), changes };
     assert!(told.contains(&resumed), "{told:?}");
     // Another range was not resumed yet: it lacks what was written between the two places.
@@ -78,7 +72,7 @@ fn a_follower_names_the_last_place_until_all_is_resumed() {
     assert_eq!(resume(&mut home, &mut follower).since, Some(place(5)));
     home.advance(Millis(4_000));
     home.tell_place(place(8));
-    bring((&mut home, HOME), &mut follower);
+    tell((&mut home, HOME), &mut follower);
     follower.end_resumption(HOME);
     reconnect(&mut home, &mut follower);
     assert_eq!(resume(&mut home, &mut follower).since, Some(place(8)));
@@ -118,7 +112,7 @@ fn what_has_come_before_the_connection_was_lost_is_taken_in() {
     let change = Change { key: b"k".to_vec(), value: None };
     home.tell(FOLLOWER, Item::Change(change));
     home.flush(true);
-    home.take_packets().into_iter().for_each(|(_, packet)| follower.receive(HOME, packet));
+    bring((&mut home, HOME), &mut follower);
     follower.lost(HOME, Millis(2_000), 0);
     let told = follower.take_events();
     let at = |is: &dyn Fn(&Event) -> bool| told.iter().position(is).expect("it is told");
@@ -128,7 +122,7 @@ fn what_has_come_before_the_connection_was_lost_is_taken_in() {
     // Behind the loss nothing is.
     home.tell(FOLLOWER, Item::Reset(KeyRange::all()));
     home.flush(true);
-    home.take_packets().into_iter().for_each(|(_, packet)| follower.receive(HOME, packet));
+    bring((&mut home, HOME), &mut follower);
     follower.lost(HOME, Millis(2_100), 0);
     assert_eq!(follower.take_events(), []);
 }
@@ -143,7 +137,7 @@ fn what_comes_behind_something_that_is_lost_makes_nothing_younger() {
     assert_eq!(home.take_packets().len(), 1, "it is lost");
     home.advance(Millis(1_800));
     follower.advance(Millis(1_800));
-    let told = bring((&mut home, HOME), &mut follower);
+    let told = tell((&mut home, HOME), &mut follower);
     let suspended = Event::Suspended { home: HOME, heard: Millis(0) };
     assert!(told.contains(&suspended), "{told:?}");
 }
@@ -162,7 +156,7 @@ fn the_next_life_of_a_home_is_asked_from_the_same_place() {
 fn nothing_is_resumed_where_no_place_was_told_or_what_was_said_cannot_be() {
     let (mut home, mut follower) = hubs();
     follower.load(HOME, FetchId(0), KeyRange::all());
-    bring((&mut follower, FOLLOWER), &mut home);
+    tell((&mut follower, FOLLOWER), &mut home);
     follower.lost(HOME, Millis(10), 0);
     assert!(follower.take_events().contains(&Event::Reset(HOME)));
     let (mut home, mut follower) = hubs();

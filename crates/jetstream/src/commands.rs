@@ -6,8 +6,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use headwater_log::{
-    AppendOutcome, BucketAnswer, BucketRequest, LogAnswer, LogBatch, LogRequest, MessageId,
-    PutOutcome, Revision, Sequence,
+    BucketAnswer, BucketRequest, LogAnswer, LogBatch, MessageId, PutOutcome, Revision, Sequence,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,19 +26,7 @@ pub(crate) struct LogNames {
     pub(crate) subject: String,
 }
 
-/// Answers a request that cannot be sent; after a while, so that whoever asks again at once does not spin.
-pub(crate) fn fail_log(request: &LogRequest, answers: &Answers<LogAnswer>) {
-    let answer = match request {
-        LogRequest::Append { id, .. } => {
-            LogAnswer::Append { id: *id, outcome: AppendOutcome::Unknown }
-        }
-        LogRequest::Read { tag, .. } => LogAnswer::Read { tag: *tag, batch: None },
-        LogRequest::Purge { .. } => return,
-    };
-    later(answer, answers);
-}
-
-/// Answers a request that cannot be sent, as [`fail_log`] does.
+/// Answers a request to the bucket that cannot be sent.
 pub(crate) fn fail_bucket(request: &BucketRequest, answers: &Answers<BucketAnswer>) {
     let answer = match request {
         BucketRequest::Get { tag, .. } => BucketAnswer::Get { tag: *tag, entry: None },
@@ -47,10 +34,11 @@ pub(crate) fn fail_bucket(request: &BucketRequest, answers: &Answers<BucketAnswe
             BucketAnswer::Put { tag: *tag, outcome: PutOutcome::Unknown }
         }
     };
-    later(answer, answers);
+    fail(answer, answers);
 }
 
-fn later<T: 'static>(answer: T, answers: &Answers<T>)
+/// Gives the answer to a request that cannot be sent; after a while, so that whoever asks again at once does not spin.
+pub(crate) fn fail<T: 'static>(answer: T, answers: &Answers<T>)
 where
     Answers<T>: Clone,
 {
@@ -77,33 +65,30 @@ pub(crate) async fn append(
     published(context.send_publish(names.subject.clone(), message).await)
 }
 
-/// Carries out a request to a log that appends nothing.
-pub(crate) fn log(
+/// Reads a log from a sequence on, and answers.
+pub(crate) fn read_log(
     context: &Context,
     names: &Arc<LogNames>,
-    request: LogRequest,
-    answers: Answers<LogAnswer>,
+    (tag, from): (u64, Sequence),
+    answers: &Answers<LogAnswer>,
 ) {
+    let (context, names, answers) = (context.clone(), names.clone(), answers.clone());
+    tokio::task::spawn_local(async move {
+        let read = read(&context, &names.stream, from);
+        let batch = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok().flatten();
+        answers.send(LogAnswer::Read { tag, batch });
+    });
+}
+
+/// Removes what a log has below a sequence.
+pub(crate) fn purge(context: &Context, names: &Arc<LogNames>, below: Sequence) {
     let (context, names) = (context.clone(), names.clone());
-    match request {
-        // These are sent one behind the other.
-        LogRequest::Append { .. } => unreachable!("an append is sent by the log's task"),
-        LogRequest::Read { tag, from } => {
-            tokio::task::spawn_local(async move {
-                let read = read(&context, &names.stream, from);
-                let batch = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok().flatten();
-                answers.send(LogAnswer::Read { tag, batch });
-            });
+    tokio::task::spawn_local(async move {
+        // Whether it has worked is seen by nobody: the next one purges as much and more.
+        if let Ok(stream) = context.get_stream_no_info(&names.stream).await {
+            drop(stream.purge().sequence(below.0).await);
         }
-        LogRequest::Purge { below } => {
-            tokio::task::spawn_local(async move {
-                // Whether it has worked is seen by nobody: the next one purges as much and more.
-                if let Ok(stream) = context.get_stream_no_info(&names.stream).await {
-                    drop(stream.purge().sequence(below.0).await);
-                }
-            });
-        }
-    }
+    });
 }
 
 /// What has become of a message that was published.

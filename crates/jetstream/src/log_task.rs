@@ -67,11 +67,16 @@ impl LogTask {
                     Some(LogRequest::Append { id, expected, bytes }) => {
                         held.push_back(Append { id, expected, bytes });
                     }
-                    Some(request) if !is_connected(&self.main) => {
-                        commands::fail_log(&request, &self.answers);
+                    Some(LogRequest::Read { tag, .. }) if !is_connected(&self.main) => {
+                        commands::fail(LogAnswer::Read { tag, batch: None }, &self.answers);
                     }
-                    Some(request) => {
-                        commands::log(&self.main, &self.names, request, self.answers.clone());
+                    Some(LogRequest::Read { tag, from }) => {
+                        commands::read_log(&self.main, &self.names, (tag, from), &self.answers);
+                    }
+                    // The next one purges as much and more.
+                    Some(LogRequest::Purge { .. }) if !is_connected(&self.main) => {}
+                    Some(LogRequest::Purge { below }) => {
+                        commands::purge(&self.main, &self.names, below);
                     }
                 },
                 () = under_way.none.notified(), if !held.is_empty() => {}
@@ -92,7 +97,8 @@ impl LogTask {
         let Append { id, expected, bytes } = append;
         if !is_connected(over) {
             // What waited for a connection would be sent long after its sender has given it up.
-            return commands::fail_log(&LogRequest::Append { id, expected, bytes }, &self.answers);
+            let outcome = AppendOutcome::Unknown;
+            return commands::fail(LogAnswer::Append { id, outcome }, &self.answers);
         }
         let sent = commands::append(over, &self.names, id, expected, bytes).await;
         under_way.count.set(under_way.count.get() + 1);

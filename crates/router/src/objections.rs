@@ -14,7 +14,7 @@ pub(crate) fn objection<'a>(
     order: &[Shard],
 ) -> Option<(usize, Answer<'a>)> {
     if answer.is_error() {
-        // It is not about a key: one shard would not have looked at them.
+        // An error without a place is about no key: one shard would say it before it looks at any.
         return Some((0, answer));
     }
     let [place, error] = answer.list()[..] else { return None };

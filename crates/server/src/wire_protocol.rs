@@ -1,5 +1,6 @@
 //! What clients speak at an address, and the sockets that listen at them.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 /// Which protocol is spoken on an address.
@@ -19,6 +20,14 @@ impl WireProtocol {
             Self::Memcached => b"ERROR Too many open connections\r\n",
         }
     }
+}
+
+/// The socket that listens at this address: one of the `open` ones, or a new one.
+pub(crate) fn listen_at(
+    address: SocketAddr,
+    open: &mut Vec<TcpListener>,
+) -> io::Result<TcpListener> {
+    take_listener(address, open).map_or_else(|| TcpListener::bind(address), Ok)
 }
 
 /// Takes the socket that listens at this address, if one of these does.

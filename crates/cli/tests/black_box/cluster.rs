@@ -41,6 +41,18 @@ pub(crate) const LEASE_LOST: &str = "its lease is lost";
 /// How often a test may find that a lease was lost that it relies on.
 const TRIES: usize = 3;
 
+/// [`while_leases_hold`], of a cluster of one shard that is started with these arguments.
+pub(crate) fn while_nodes_keep_leases(
+    arguments: &'static [&'static str],
+    test: impl Fn(&mut Cluster),
+) {
+    while_leases_hold(
+        || Cluster::start_with(arguments),
+        test,
+        |cluster| cluster.nodes.iter().flatten().any(Node::has_lost_lease),
+    );
+}
+
 /// Runs a test of connections that go on while owners keep their leases, and again where one was lost: on a machine with much to do, that is nobody's fault.
 pub(crate) fn while_leases_hold<T>(
     start: impl Fn() -> Option<T>,

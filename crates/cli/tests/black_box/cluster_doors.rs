@@ -1,6 +1,6 @@
 //! memcached's protocol and HTTP at every node: one that stands by has an owner answer.
 
-use crate::cluster::{ALL, Cluster, NODES, Node, ask, text, while_leases_hold};
+use crate::cluster::{ALL, Cluster, NODES, ask, text, while_nodes_keep_leases};
 use crate::cluster_commands::{all_heard, status};
 use crate::cluster_planned::drain_owner;
 use crate::doors::own_address;
@@ -143,10 +143,10 @@ fn memcached_is_spoken_at_every_node() {
 
 #[test]
 fn connections_in_memcacheds_protocol_go_on_while_the_shard_moves() {
-    let start = || Cluster::start_with(&["--memcached-port", "0", "--cluster-snapshot-bytes", "0"]);
-    while_leases_hold(start, move_while_memcached_is_spoken, |cluster| {
-        cluster.nodes.iter().flatten().any(Node::has_lost_lease)
-    });
+    while_nodes_keep_leases(
+        &["--memcached-port", "0", "--cluster-snapshot-bytes", "0"],
+        move_while_memcached_is_spoken,
+    );
 }
 
 fn move_while_memcached_is_spoken(cluster: &mut Cluster) {

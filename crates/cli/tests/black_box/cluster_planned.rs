@@ -1,7 +1,7 @@
 //! Planned moves and ends of nodes, as clients see them that stay connected.
 
 use crate::cluster::{
-    ALL, Cluster, NODES, Node, ask, connect, is_refused_by_log, text, while_leases_hold,
+    ALL, Cluster, NODES, ask, connect, is_refused_by_log, text, while_nodes_keep_leases,
 };
 use crate::cluster_commands::{all_heard, name, operate, status};
 use crate::support::PATIENCE;
@@ -119,10 +119,7 @@ pub(crate) fn drain_owner(cluster: &Cluster) -> usize {
 
 #[test]
 fn connections_go_on_while_the_shard_moves_and_each_request_is_executed_once() {
-    let start = || Cluster::start_with(&["--cluster-snapshot-bytes", "0"]);
-    while_leases_hold(start, move_while_clients_count, |cluster| {
-        cluster.nodes.iter().flatten().any(Node::has_lost_lease)
-    });
+    while_nodes_keep_leases(&["--cluster-snapshot-bytes", "0"], move_while_clients_count);
 }
 
 fn move_while_clients_count(cluster: &mut Cluster) {
@@ -213,10 +210,7 @@ fn sessions_are_what_they_were_when_the_shard_has_moved() {
 
 #[test]
 fn a_node_that_is_drained_and_told_to_end_at_the_same_time_ends() {
-    let start = || Cluster::start_with(&["--cluster-snapshot-bytes", "0"]);
-    while_leases_hold(start, end_while_drained, |cluster| {
-        cluster.nodes.iter().flatten().any(Node::has_lost_lease)
-    });
+    while_nodes_keep_leases(&["--cluster-snapshot-bytes", "0"], end_while_drained);
 }
 
 fn end_while_drained(cluster: &mut Cluster) {

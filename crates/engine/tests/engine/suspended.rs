@@ -309,7 +309,7 @@ fn who_waits_for_a_load_that_does_not_come_can_be_told_so() {
     let effects = engine.take_effects();
     let [Effect::Fail { ticket, ref error }] = effects[..] else { panic!("{effects:?}") };
     assert_eq!((ticket, error.refusal()), (first, refusal.clone()));
-    // It is not asked for twice.
+    // The home is not asked a second time for a range that is on its way.
     let second = read(&mut engine).unwrap_err();
     assert_eq!(engine.take_effects(), []);
     let pair = |key| Pair { key, value: b"old".to_vec(), attributes: Attributes::default() };

@@ -70,7 +70,7 @@ fn append_until(
 #[test]
 fn appends_go_straight_to_the_leader_and_stay_in_order() {
     let Some(program) = servers() else { return };
-    // Only the first URL says who connects.
+    // The first URL alone says who connects, for the connection to the leader as well.
     let users = "authorization { user: hw, password: secret }";
     let servers = Servers::start_with(program, "always", users);
     servers.wait();
@@ -120,7 +120,6 @@ fn appends_go_on_when_the_leader_and_the_connection_to_it_are_gone() {
     let mut servers = Servers::start(program, "always");
     servers.wait();
     let settings = settings(&servers, &ALL);
-    // One node is at each server, so that two of them reach the leader by another connection.
     let stream = settings.stream(0);
     let nats = JetStream::connect(settings.clone()).unwrap();
     let mut log = nats.log(0, quiet()).unwrap();

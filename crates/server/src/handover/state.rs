@@ -55,6 +55,11 @@ fn read_requests(from: &mut WireReader<'_>) -> Option<Vec<OwnedArgs>> {
 }
 
 impl SessionRest {
+    /// That of a client who has done nothing but log in.
+    pub(crate) fn of_user(user: Vec<u8>) -> Self {
+        Self { user: Some(user), ..Self::default() }
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.user.is_some().into());
         put_bytes(out, self.user.as_deref().unwrap_or_default());

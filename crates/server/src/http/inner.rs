@@ -203,8 +203,7 @@ impl InnerConnector {
                 ring();
             }
             Self::PassedOn(door, users, is_encrypted) => {
-                let named = caller.certificate.as_deref().map(|it| users.user_of_certificate(it));
-                let user = named.and_then(Result::ok).flatten().map(|user| user.name.clone());
+                let user = users.named_by(caller.certificate.as_deref());
                 let is_encrypted = *is_encrypted;
                 let client = InnerClient { stream: theirs, peer, user, is_encrypted };
                 if door.get().is_none_or(|door| door.send(client).is_err()) {

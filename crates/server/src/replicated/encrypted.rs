@@ -42,12 +42,6 @@ impl TlsTermination {
     }
 }
 
-/// A user whom a certificate of this name logs in, as an owner is told of one.
-pub(super) fn certified(users: &UserRegistry, certificate: Option<&str>) -> Option<SessionRest> {
-    let user = users.user_of_certificate(certificate?).ok().flatten()?;
-    Some(SessionRest { user: Some(user.name.clone()), ..SessionRest::default() })
-}
-
 /// Shakes hands with a client, and passes it on until one side has gone.
 pub(super) async fn serve(
     client: TcpStream,
@@ -64,7 +58,7 @@ pub(super) async fn serve(
     let Ok(Ok(client)) = handshake else { return };
     let shown = client.get_ref().1.peer_certificates().and_then(|all| all.first());
     let name = shown.and_then(|certificate| name_of(certificate));
-    let sits = certified(&tls.users, name.as_deref());
+    let sits = tls.users.named_by(name.as_deref()).map(SessionRest::of_user);
     let Ok((inside, theirs)) = UnixStream::pair() else { return };
     let theirs = theirs.into_std().and_then(|it| of_std(OwnedFd::from(it).into()));
     let Ok(theirs) = theirs else { return };

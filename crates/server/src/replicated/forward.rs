@@ -51,9 +51,8 @@ const REST: Duration = Duration::from_millis(50);
 const COLLECTS: Duration = Duration::from_millis(200);
 /// Bytes that are passed on at once.
 const PIECE: usize = 64 << 10;
-/// What a client reads that speaks TLS, where nothing goes to other machines that is not encrypted.
-const PRIVATE_RESP: &[u8] = b"-CLUSTERDOWN cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner\r\n";
-const PRIVATE_MEMCACHED: &[u8] = b"SERVER_ERROR cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner\r\n";
+/// Why a client that speaks TLS is not passed on, where nothing goes to other machines that is not encrypted.
+const PRIVATE: &str = "cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner";
 /// What an owner says behind `-ERR ` that has as many clients as it may.
 const CLIENTS_MAX: [u8; 21] = *b"max number of clients";
 
@@ -309,7 +308,7 @@ async fn accept(
 /// Takes in clients of the node's own HTTP port. Those that come while an answer is under way there do so as well where this process owns the shard.
 async fn accept_inner(mut clients: UnboundedReceiver<InnerClient>, door: ForwardContext) {
     while let Some(InnerClient { stream, peer, user, is_encrypted }) = clients.recv().await {
-        let sits = user.map(|user| SessionRest { user: Some(user), ..SessionRest::default() });
+        let sits = user.map(SessionRest::of_user);
         let state = SessionState { peer, speaks: WireProtocol::Resp, sits };
         if let Ok(client) = of_std(OwnedFd::from(stream).into()) {
             begin(client, state, (true, is_encrypted), &door);
@@ -418,7 +417,7 @@ impl Forwarded {
                 Connecting::To(upstream) => upstream,
                 Connecting::Left => return self.leave(&door, None),
                 Connecting::Nobody => return self.refuse(&door).await,
-                Connecting::Refused(text) => return drop(self.client.write_all(text).await),
+                Connecting::Refused(text) => return drop(self.client.write_all(&text).await),
             };
             if self.is_foreign && is_local(&to.stream) {
                 return drop(self.client.write_all(protected(self.speaks)).await);
@@ -487,15 +486,12 @@ impl Forwarded {
         &self,
         owner: &OwnerSeen,
         door: &ForwardContext,
-    ) -> Option<Result<(TcpStream, Option<Tag>), &'static [u8]>> {
+    ) -> Option<Result<(TcpStream, Option<Tag>), Vec<u8>>> {
         let stream = TcpStream::connect(owner.address.as_str());
         let mut stream = timeout(CONNECT, stream).await.ok()?.ok()?;
         // Before anything is said of it.
         if self.is_private && !is_local(&stream) {
-            return Some(Err(match self.speaks {
-                WireProtocol::Resp => PRIVATE_RESP,
-                WireProtocol::Memcached => PRIVATE_MEMCACHED,
-            }));
+            return Some(Err(self.sentence(PRIVATE)));
         }
         let tag = new_tag();
         let to = (owner.shard, owner.epoch.0);
@@ -513,9 +509,9 @@ impl Forwarded {
         let mut rest = [0; CLIENTS_MAX.len()];
         let _cut = stream.read_exact(&mut rest).await;
         match (&answer, self.speaks) {
-            (b"-DENI", speaks) => Some(Err(protected(speaks))),
+            (b"-DENI", speaks) => Some(Err(protected(speaks).to_vec())),
             (_, speaks @ WireProtocol::Memcached) if rest == CLIENTS_MAX => {
-                Some(Err(speaks.too_many_clients()))
+                Some(Err(speaks.too_many_clients().to_vec()))
             }
             _ => None,
         }
@@ -542,17 +538,17 @@ impl Forwarded {
             door.shard,
             PATIENCE.as_secs()
         );
-        self.say(&text).await;
+        // Who has gone needs no reason.
+        let _sent = self.client.write_all(&self.sentence(&text)).await;
     }
 
-    /// Tells the client why nobody serves it.
-    async fn say(&mut self, why: &str) {
+    /// Why nobody serves the client, in what it speaks.
+    fn sentence(&self, why: &str) -> Vec<u8> {
         let code = match self.speaks {
             WireProtocol::Resp => "-CLUSTERDOWN",
             WireProtocol::Memcached => "SERVER_ERROR",
         };
-        // Who has gone needs no reason.
-        let _sent = self.client.write_all(format!("{code} {why}\r\n").as_bytes()).await;
+        format!("{code} {why}\r\n").into_bytes()
     }
 }
 
@@ -570,5 +566,5 @@ enum Connecting {
     /// There was nobody in time.
     Nobody,
     /// An owner has refused the client, which is to read this.
-    Refused(&'static [u8]),
+    Refused(Vec<u8>),
 }

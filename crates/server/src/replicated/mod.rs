@@ -400,7 +400,7 @@ impl ClusterNode {
         let ways = (inners, standby.tls_door(&config));
         let forwarding = Forwarding::start(&config, owners, secret, inherited, ways)?;
         if can_greet(&config) {
-            // It is set this once.
+            // Nobody else sets where clients of HTTP are passed on.
             let _set = standby.door.set(inner);
         }
         let (shared, door) = ((lease, share, standby), forwarding.keeper());

@@ -8,7 +8,7 @@ use crate::log::event;
 use crate::resp::parts::Admission;
 use crate::resp::parts::InForce;
 use crate::tls::{Arrivals, Certificates, Doorway};
-use crate::wire_protocol::{WireProtocol, take_listener};
+use crate::wire_protocol::{WireProtocol, listen_at};
 use headwater_base::connect::{Allowed, check_http_url, shown_place};
 use headwater_command::{
     Args, Command, Connection as Asked, Data, FlowAction, Flows, OwnedArgs, Reply, Server, Spec,
@@ -219,9 +219,8 @@ impl ShardService {
         };
         let mut addresses = Vec::new();
         for &address in &self.settings.config.listen.bind {
-            let at = (address, port).into();
-            let listener = take_listener(at, open).map_or_else(|| TcpListener::bind(at), Ok);
-            let listener = listener.map_err(|error| error.to_string());
+            let listener =
+                listen_at((address, port).into(), open).map_err(|error| error.to_string());
             let proofs = (
                 Some(self.admission.entrance.common.certificates.clone()),
                 self.admission.registry.clone(),

@@ -12,7 +12,7 @@ use crate::replicated::{LEASE_AGE, LeaseStats, owner_metric};
 use crate::resp::parts::Figures;
 use crate::resp::parts::Stores;
 use crate::shards::ShardMessage;
-use crate::wire_protocol::take_listener;
+use crate::wire_protocol::listen_at;
 use headwater_base::Shard;
 use headwater_base::source::Health;
 use headwater_config::ConfigError;
@@ -78,8 +78,7 @@ impl ShardService {
         open: &mut Vec<TcpListener>,
     ) -> Result<SocketAddr, ConfigError> {
         let address = (Ipv4Addr::LOCALHOST, port).into();
-        let listener = take_listener(address, open).map_or_else(|| TcpListener::bind(address), Ok);
-        let listener = listener.map_err(|error| error.to_string());
+        let listener = listen_at(address, open).map_err(|error| error.to_string());
         let served = listener.and_then(|it| {
             let proofs = (None, self.admission.registry.clone());
             let ways = (self.admission.entrance.arrivals.clone(), self.stores.hub.inbox.bell());

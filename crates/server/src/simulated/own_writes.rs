@@ -1,9 +1,8 @@
 //! What a transaction reads, where joins read joins whose outputs live at other shards: what it has written before is in it, by whichever way it comes.
 
-use super::tests::{seeds, shards, simulated};
+use super::tests::{check_replies, seeds, shards};
 use super::world::Draws;
-use headwater_model::server::{Script, check, run_at};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use headwater_model::server::Script;
 
 /// From a key of a name over outputs of other names back to it.
 const JOINS: [&str; 6] = [
@@ -55,14 +54,7 @@ fn script(seed: u64) -> Script {
 fn what_a_transaction_has_written_is_in_what_it_reads() {
     for count in shards("2,3") {
         for seed in seeds(60) {
-            let script = script(seed);
-            let checked = check(&script, &mut |script| {
-                let run = || run_at(script, &simulated(count, seed));
-                catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(String::from("it panics")))
-            });
-            let name =
-                format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
-            checked.unwrap_or_else(|found| panic!("{name}: {found}"));
+            check_replies(count, seed, &script(seed));
         }
     }
 }

@@ -45,18 +45,21 @@ pub(super) fn simulated(shards: u16, seed: u64) -> Simulated {
     Simulated(Rc::new(RefCell::new(World::new(shards, seed, &|_| {}))))
 }
 
+/// Runs a script on so many shards, whose threads have the order that is drawn by the seed; every reply must be the oracle's.
+pub(super) fn check_replies(count: u16, seed: u64, script: &Script) {
+    let checked = check(script, &mut |script| {
+        let run = || run_at(script, &simulated(count, seed));
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(String::from("it panics")))
+    });
+    let name = format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
+    checked.unwrap_or_else(|found| panic!("{name}: {found}"));
+}
+
 #[test]
 fn every_reply_is_the_oracles_whatever_order_threads_have() {
     for count in shards("2,3,5") {
         for seed in seeds(60) {
-            let script = script_of(seed);
-            let checked = check(&script, &mut |script| {
-                let run = || run_at(script, &simulated(count, seed));
-                catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(String::from("it panics")))
-            });
-            let name =
-                format!("HEADWATER_SIMULATED_SEED={seed} HEADWATER_SIMULATED_SHARDS={count}");
-            checked.unwrap_or_else(|found| panic!("{name}: {found}"));
+            check_replies(count, seed, &script_of(seed));
         }
     }
 }

@@ -47,4 +47,10 @@ impl UserRegistry {
             _ => Err(name.to_vec()),
         }
     }
+
+    /// The name of the user as whom a client with this certificate is passed on to an owner, if it may log in.
+    pub(crate) fn named_by(&self, certificate: Option<&str>) -> Option<Vec<u8>> {
+        let user = self.user_of_certificate(certificate?).ok().flatten()?;
+        Some(user.name.clone())
+    }
 }

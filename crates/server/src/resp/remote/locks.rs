@@ -128,7 +128,7 @@ impl ShardService {
                     return Flow::Next;
                 }
                 Err(Stop::Failed(error)) => {
-                    // Of several shards' errors the client is told the one that is about its first key.
+                    // The key's place is told as well: of errors of several shards, the client is told the one about the first key that it has named.
                     let mut out = encoder(work);
                     out.array(2);
                     out.integer(at);

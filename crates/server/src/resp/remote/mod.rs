@@ -206,8 +206,8 @@ impl ShardService {
         let is_part = work.connection.session.remote().is_some_and(|it| it.part.is_some());
         let waits_in_vain = self.others.are_apart() || self.waits.queue_was_late;
         if self.waits.executing_queue && !is_part && waits_in_vain {
-            // EXEC has waited for what was written before it. What it has written itself is told to other processes once it is safe, which is behind EXEC; and
-            // who has waited for too long within one EXEC holds this shard up no longer.
+            // EXEC has waited for what was written before it. What it has written itself is told to other processes once it is safe, with its end, so waiting for
+            // that here would be in vain; and an EXEC of which a command has waited for too long holds this shard up no longer.
             return None;
         }
         // Within EXEC, too: what was written before in it may come by way of other shards.

@@ -31,7 +31,7 @@ const LONG: usize = 100_000;
 const FRAME_MAX: usize = 8 * LONG;
 /// Room that the system has for what a socket is to send.
 const SOCKET_BYTES: usize = 16 << 10;
-/// So many bytes have room where they arrive.
+/// The bytes that have room where they arrive.
 const ARRIVES: usize = 16 << 10;
 /// What a message begins with: the connection, its number, and how many bytes follow.
 const HEAD: usize = 24;
