@@ -22,6 +22,8 @@
 //!   `memcached`: those in the protocol of memcached; `null`: a constant answer.
 
 mod abort_on_panic;
+#[cfg(test)]
+mod alone;
 mod arrival;
 pub mod backup;
 pub mod cluster;

@@ -563,41 +563,45 @@ impl Gauge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alone::alone;
     use crate::shards::Transport;
     use headwater_base::Shard;
 
     #[test]
     fn what_others_have_freed_meanwhile_is_a_gain() {
-        let transport = Transport::new(2);
-        // The other shard has nothing to give, and no store writes.
-        CommonShare::new(Shard(1), transport.clone()).answer(0, true);
-        let gauge = Gauge::new(Some(CommonShare::new(Shard(0), transport))).unwrap();
-        gauge.set_bound(Some(4 << 30));
-        // What other tests take and free meanwhile is little beside it.
-        let bytes = vec![1u8; 256 << 20];
-        gauge.refresh(0);
-        let with = gauge.used();
-        std::thread::spawn(move || drop(bytes)).join().unwrap();
-        assert!(gauge.used() > with - (1 << 20), "it has not looked since");
-        assert!(gauge.gain(1 << 20) && gauge.used() < with - (128 << 20));
+        alone(module_path!(), "what_others_have_freed_meanwhile_is_a_gain", || {
+            let transport = Transport::new(2);
+            // The other shard has nothing to give, and no store writes.
+            CommonShare::new(Shard(1), transport.clone()).answer(0, true);
+            let gauge = Gauge::new(Some(CommonShare::new(Shard(0), transport))).unwrap();
+            gauge.set_bound(Some(4 << 30));
+            let bytes = vec![1u8; 256 << 20];
+            gauge.refresh(0);
+            let with = gauge.used();
+            std::thread::spawn(move || drop(bytes)).join().unwrap();
+            assert!(gauge.used() > with - (1 << 20), "it has not looked since");
+            assert!(gauge.gain(1 << 20) && gauge.used() < with - (128 << 20));
+        });
     }
 
     #[test]
     fn who_lacks_memory_does_not_look_for_each_write() {
-        let transport = Transport::new(2);
-        CommonShare::new(Shard(1), transport.clone()).answer(0, true);
-        let alone = Gauge::new(None).unwrap();
-        for gauge in [alone, Gauge::new(Some(CommonShare::new(Shard(0), transport))).unwrap()] {
-            gauge.set_bound(Some(1 << 20));
-            let (began, before) = (Instant::now(), gauge.looks.get());
-            for _ in 0..10_000 {
-                gauge.begin_postponable(0);
-                gauge.gain(1000);
+        alone(module_path!(), "who_lacks_memory_does_not_look_for_each_write", || {
+            let transport = Transport::new(2);
+            CommonShare::new(Shard(1), transport.clone()).answer(0, true);
+            let alone = Gauge::new(None).unwrap();
+            for gauge in [alone, Gauge::new(Some(CommonShare::new(Shard(0), transport))).unwrap()] {
+                gauge.set_bound(Some(1 << 20));
+                let (began, before) = (Instant::now(), gauge.looks.get());
+                for _ in 0..10_000 {
+                    gauge.begin_postponable(0);
+                    gauge.gain(1000);
+                }
+                // About one a millisecond, by another clock than this one.
+                let looks = u128::from(gauge.looks.get() - before);
+                let most = 8 + 2 * began.elapsed().as_millis();
+                assert!(looks <= most, "{looks} in {:?}", began.elapsed());
             }
-            // About one a millisecond, by another clock than this one.
-            let looks = u128::from(gauge.looks.get() - before);
-            let most = 8 + 2 * began.elapsed().as_millis();
-            assert!(looks <= most, "{looks} in {:?}", began.elapsed());
-        }
+        });
     }
 }

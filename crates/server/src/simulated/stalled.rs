@@ -4,6 +4,7 @@
 use super::busy::request;
 use super::pipe::Pipe;
 use super::world::{PATIENCE, World};
+use crate::alone::alone;
 use headwater_base::{Placement, Shard};
 use headwater_config::Config;
 
@@ -243,28 +244,32 @@ fn narrow(config: &mut Config) {
 /// Who has written so much to a shard that it should read first is told, too; and who waits for another one waits for that alone.
 #[test]
 fn who_waits_until_a_shard_reads_is_told_and_holds_nobody_up() {
-    let world = &mut World::new(3, 7, &narrow);
-    let keys = keys_of(3, "key");
-    let (stalled, goes_on) = (&*keys[1], &*keys[2]);
-    let (first, second) = (client_of_first(world), client_of_first(world));
-    world.stalled = Some(1);
-    let value = "x".repeat(50_000);
-    let flood = |pipe: &Pipe, key: &str| {
-        (0..40).for_each(|_| pipe.ask(&request(&["SET", key, &value])));
-    };
-    flood(&first, stalled);
-    for _ in 0..300 {
-        world.turn();
-    }
-    // It goes on as often as its shard has read.
-    flood(&second, goes_on);
-    let began = world.uptime;
-    wait_for_many(world, &second, (40, "+OK"));
-    assert!(world.uptime < began + 10_000, "{}", world.uptime - began);
-    let answers = wait_for_many(world, &first, (40, "-BUSY"));
-    assert!(answers.contains(NOTHING) && answers.contains(UNKNOWN), "{answers}");
-    go_on(world);
-    assert_eq!(ask(world, &first, &["STRLEN", stalled]), ":50000 ");
+    // The bound counts what the process takes.
+    let name = "who_waits_until_a_shard_reads_is_told_and_holds_nobody_up";
+    alone(module_path!(), name, || {
+        let world = &mut World::new(3, 7, &narrow);
+        let keys = keys_of(3, "key");
+        let (stalled, goes_on) = (&*keys[1], &*keys[2]);
+        let (first, second) = (client_of_first(world), client_of_first(world));
+        world.stalled = Some(1);
+        let value = "x".repeat(50_000);
+        let flood = |pipe: &Pipe, key: &str| {
+            (0..40).for_each(|_| pipe.ask(&request(&["SET", key, &value])));
+        };
+        flood(&first, stalled);
+        for _ in 0..300 {
+            world.turn();
+        }
+        // It goes on as often as its shard has read.
+        flood(&second, goes_on);
+        let began = world.uptime;
+        wait_for_many(world, &second, (40, "+OK"));
+        assert!(world.uptime < began + 10_000, "{}", world.uptime - began);
+        let answers = wait_for_many(world, &first, (40, "-BUSY"));
+        assert!(answers.contains(NOTHING) && answers.contains(UNKNOWN), "{answers}");
+        go_on(world);
+        assert_eq!(ask(world, &first, &["STRLEN", stalled]), ":50000 ");
+    });
 }
 
 /// A key gets another home while a request for it waits at the old one, which hands it on; and the new home does not go on.
