@@ -12,6 +12,7 @@
 //! ```
 
 use crate::record::{STATE, State};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -114,16 +115,21 @@ fn little(bytes: &[u8]) -> u64 {
 
 /// Whether anything was written behind the whole batches of a file, which is made longer in advance.
 fn has_rest(path: &Path, whole: u64) -> io::Result<bool> {
-    let mut reader = BufReader::with_capacity(64 << 10, File::open(path)?);
-    reader.seek(SeekFrom::Start(whole))?;
+    let mut file = File::open(path)?;
+    let (mut at, mut part) = (whole, vec![0; 64 << 10]);
     loop {
-        let part = reader.fill_buf()?;
-        // All of a part at once: most are long, and hold nothing.
-        if part.is_empty() || part.iter().fold(0, |all, &byte| all | byte) != 0 {
-            return Ok(!part.is_empty());
+        // What was never written is passed over, where the file system knows it: most of a file is that.
+        match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(next) => at = next,
+            Err(Errno::NXIO) => return Ok(false),
+            Err(_) => _ = file.seek(SeekFrom::Start(at))?,
         }
-        let count = part.len();
-        reader.consume(count);
+        let count = file.read(&mut part)?;
+        // All of a part at once: most are long, and hold nothing.
+        if count == 0 || part[..count].iter().fold(0, |all, &byte| all | byte) != 0 {
+            return Ok(count > 0);
+        }
+        at += count as u64;
     }
 }
 
@@ -200,4 +206,22 @@ pub(crate) fn check(store: &Path) -> Result<End, String> {
         }
     }
     Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_behind_a_hole_is_a_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.jnl");
+        std::fs::write(&path, [7; 10]).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let rests = |whole| has_rest(&path, whole).unwrap();
+        assert!(rests(9) && !rests(10) && !rests(500_000) && !rests(1 << 20) && !rests(2 << 20));
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1], 700_001).unwrap();
+        assert!(rests(10) && rests(700_001) && !rests(700_002));
+    }
 }

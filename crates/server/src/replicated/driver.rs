@@ -47,6 +47,8 @@ const FORMATS_TAGS: u64 = 1 << 59;
 const LOADING_TAGS: u64 = 1 << 60;
 /// The replica is told the time this often, at least.
 const TICK: Duration = Duration::from_millis(20);
+/// How often leases, nodes and snapshots are looked after where appends come all the time, in milliseconds.
+const LOOK_AFTER: u64 = 5;
 /// How often the shard is told that it may not answer, in milliseconds.
 const LAPSED_WAKE: u64 = 1000;
 /// How often it is looked which node should own the shard, in milliseconds.
@@ -137,7 +139,9 @@ pub(super) struct Driver {
     releasing: Option<Sender<()>>,
     /// When the shard was woken last for its lease's sake.
     woken: Monotonic,
-    /// Whether the NATS servers could be reached when that was looked at last.
+    /// When leases, nodes and snapshots were looked after last.
+    looked_after: Monotonic,
+    /// Whether the NATS servers could be reached then.
     connected: bool,
     /// Whether the node was drained when that was last logged.
     drained: bool,
@@ -246,6 +250,7 @@ impl Driver {
             memory: (memory, None),
             releasing: None,
             woken: Monotonic(0),
+            looked_after: Monotonic(0),
             connected: true,
             drained: false,
             moves: false,
@@ -286,11 +291,10 @@ impl Driver {
         owners: &watch::Sender<Vec<OwnerSeen>>,
     ) {
         let now = monotonic();
-        if core::mem::replace(&mut self.connected, self.servers.is_connected()) && !self.connected {
-            self.replica.disconnected(now);
-        }
         let mut effects = Vec::new();
+        let mut is_due = now.since(self.looked_after) >= LOOK_AFTER;
         for told in told {
+            is_due |= !matches!(told, Told::Wake | Told::Append { .. });
             self.hear(told, now, &mut effects);
         }
         while let Some(answer) = self.servers.log().receive() {
@@ -299,22 +303,53 @@ impl Driver {
         let mut has_heard = false;
         while let Some(answer) = self.servers.bucket().receive() {
             has_heard = true;
-            if let Err(why) = self.heartbeat.answered(&answer, now) {
-                stop_for_good(&why.to_string());
-            }
-            self.look_whether_drained(&answer, now);
-            self.look_who_owns(&answer, now);
-            self.others.answered(&answer, now);
-            let asks = self.announcing.answered(&answer);
-            asks.into_iter().for_each(|request| self.servers.bucket().send(request));
-            let known = (self.servers.extent(), self.replica.position());
-            for effect in self.snapshots.answered(&answer, known, now) {
-                self.snapshot(effect);
-            }
-            self.replica.handle(ReplicaInput::Bucket(answer), now, &mut effects);
+            self.hear_bucket(answer, now, &mut effects);
         }
         if has_heard {
             self.say_owners(owners);
+        }
+        // Whatever becomes of the shard is told at once.
+        is_due |= has_heard || effects.iter().any(changes_owner);
+        if is_due {
+            self.look_after(now, &mut effects);
+        }
+        for effect in effects {
+            self.follow(effect, says);
+        }
+        self.name_log();
+        if is_due {
+            self.publish();
+            self.note_standby(owners, now);
+        }
+    }
+
+    /// The bucket has answered somebody.
+    fn hear_bucket(
+        &mut self,
+        answer: BucketAnswer,
+        now: Monotonic,
+        effects: &mut Vec<ReplicaEffect>,
+    ) {
+        if let Err(why) = self.heartbeat.answered(&answer, now) {
+            stop_for_good(&why.to_string());
+        }
+        self.look_whether_drained(&answer, now);
+        self.look_who_owns(&answer, now);
+        self.others.answered(&answer, now);
+        let asks = self.announcing.answered(&answer);
+        asks.into_iter().for_each(|request| self.servers.bucket().send(request));
+        let known = (self.servers.extent(), self.replica.position());
+        for effect in self.snapshots.answered(&answer, known, now) {
+            self.snapshot(effect);
+        }
+        self.replica.handle(ReplicaInput::Bucket(answer), now, effects);
+    }
+
+    /// Does what is due by now.
+    fn look_after(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
+        self.looked_after = now;
+        if core::mem::replace(&mut self.connected, self.servers.is_connected()) && !self.connected {
+            self.replica.disconnected(now);
         }
         let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
         let known = self.nodes.known();
@@ -332,17 +367,11 @@ impl Driver {
         let may_own = self.drain.may_own() || waits;
         let wants = keeps && may_own && self.releasing.is_none();
         let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
-        self.replica.handle(tick, now, &mut effects);
-        for effect in effects {
-            self.follow(effect, says);
-        }
+        self.replica.handle(tick, now, effects);
         if self.replica.serves().is_some() && self.store.is_some() && self.releasing.is_none() {
             let due = self.snapshots.tick(self.servers.extent(), now);
             due.into_iter().for_each(|effect| self.snapshot(effect));
         }
-        self.name_log();
-        self.publish();
-        self.note_standby(owners, now);
     }
 
     /// The record that the folder ends with was found in the log: it names the log from now on.
@@ -586,6 +615,12 @@ impl Driver {
             ReplicaEffect::Halt(stop) => stop_for_good(&stop.to_string()),
         }
     }
+}
+
+/// Whether it is about more than data.
+fn changes_owner(effect: &ReplicaEffect) -> bool {
+    use ReplicaEffect::{Acknowledged, Apply, Log};
+    !matches!(effect, Log(_) | Apply(LogEntry::Data { .. }) | Acknowledged { .. })
 }
 
 fn mark(position: LogPosition) -> LogMark {
