@@ -277,3 +277,6 @@ fn nobody_is_somebody_else_without_the_clusters_secret() {
     raw.send("PING\r\n");
     raw.sees("+PONG\r\n");
 }
+    raw.send("PING\r\n");
+    raw.sees("+PONG\r\n");
+    // What it asks for is for who has just come.

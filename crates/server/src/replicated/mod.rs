@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`, over TLS `encrypted`), what it tells over HTTP (`standby`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`, over TLS `encrypted`, to owners `reaching`), what it tells over HTTP (`standby`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -25,6 +25,7 @@ mod linked;
 mod memory;
 mod notices;
 mod others;
+mod reaching;
 mod servers;
 mod settings;
 #[cfg(test)]

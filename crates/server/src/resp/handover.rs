@@ -6,7 +6,7 @@ use super::session::{Across, Answering, Session};
 use super::tracking::{Tracks, all_changed};
 use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::Connection;
-use crate::handover::greeting::{STATE_BYTES_MAX, TAKEN};
+use crate::handover::greeting::{NO_PROOF, NO_USER, STATE_BYTES_MAX, TAKEN, new_nonce};
 use crate::handover::{SessionRest, SessionState, greeting};
 use crate::memcached;
 use crate::replicated::ReplicaEnd;
@@ -154,21 +154,28 @@ impl ShardService {
     #[cold]
     pub(super) fn take_over(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Option<Flow> {
         let replica = self.replica()?;
-        let read = greeting::read(replica.secret(), replica.owned(), args);
-        let told = read.and_then(|(tag, bytes)| Some((tag, SessionState::decode(bytes)?)));
         let session = &mut work.connection.session;
-        let is_first = session.commands == 0 && session.forwarded.is_none();
-        let Some((tag, state)) = told.filter(|_| is_first) else {
-            let text = "it is no proof for the owner of this shard in this epoch";
-            encoder(work).error("ERR", format_args!("{text}"));
+        let is_new = session.commands == 0 && session.forwarded.is_none();
+        if is_new && greeting::is_first(args) {
+            let nonce = session.nonce.insert(Box::new(new_nonce())).to_vec();
+            encoder(work).bulk(&nonce);
+            return Some(Flow::Next);
+        }
+        // It serves once, whatever comes.
+        let nonce = session.nonce.take();
+        let read =
+            nonce.and_then(|it| greeting::read(replica.secret(), &it, replica.owned(), args));
+        let told = read.and_then(|(tag, bytes)| Some((tag, SessionState::decode(bytes)?)));
+        let Some((tag, state)) = told.filter(|_| is_new) else {
+            encoder(work).error("ERR", format_args!("{NO_PROOF}"));
             return Some(Flow::Next);
         };
         session.forwarded = Some(Box::new(tag));
         work.connection.peer = state.peer;
         if let Some(sits) = state.sits
-            && !self.resume_session(&sits, work)
+            && let Err((code, why)) = self.resume_session(&sits, work)
         {
-            encoder(work).error("ERR", format_args!("the session cannot go on here"));
+            encoder(work).error(code, format_args!("{why}"));
             return Some(Flow::Close);
         }
         work.out.extend_from_slice(TAKEN);
@@ -185,13 +192,23 @@ impl ShardService {
         Some(Flow::Next)
     }
 
-    /// Makes a session what it was elsewhere. `false`: it cannot be.
-    fn resume_session(&mut self, sits: &SessionRest, work: &mut Turn<'_>) -> bool {
+    /// Makes a session what it was elsewhere.
+    ///
+    /// # Errors
+    /// The code and the text of why it cannot be.
+    fn resume_session(
+        &mut self,
+        sits: &SessionRest,
+        work: &mut Turn<'_>,
+    ) -> Result<(), (&'static str, &'static str)> {
+        let failed = ("ERR", "the session cannot go on here");
         let before = work.out.len();
         match &sits.user {
             Some(name) => {
                 let user = self.admission.registry.lock().users.get(name).cloned();
-                let Some(user) = user.filter(|user| user.enabled) else { return false };
+                let Some(user) = user.filter(|user| user.enabled) else {
+                    return Err(("NOAUTH", NO_USER));
+                };
                 self.log_in(user, work.connection);
             }
             None => {
@@ -209,7 +226,7 @@ impl ShardService {
         if let Some(requests) = &sits.queued {
             work.connection.session.queue = Some(Box::default());
             for request in requests {
-                let Ok(spec) = find(request.args()) else { return false };
+                let Ok(spec) = find(request.args()) else { return Err(failed) };
                 self.enqueue(spec, request.args(), work);
             }
             let queue = work.connection.session.queue.as_mut();
@@ -217,7 +234,7 @@ impl ShardService {
         }
         self.see_again(&sits.positions, work);
         take_all_back(work, before);
-        begun
+        if begun { Ok(()) } else { Err(failed) }
     }
 
     /// Executes a request without an answer. `false`: it has to wait.
