@@ -45,7 +45,7 @@ use crate::handover::Inherited;
 use crate::log::{self, event};
 use crate::shards::links::{LinkedOwners, Secret};
 use crate::signals::{self, EndSignals};
-use crate::{Server, keeping};
+use crate::{Server, descriptors, keeping};
 use clock::monotonic;
 #[cfg(test)]
 use driver::OwnerSeen;
@@ -387,7 +387,10 @@ impl ClusterNode {
             )));
         }
         let settings = jetstream_settings(&config.cluster);
-        let (standby, users) = Standby::begin(&config)?;
+        if let Some(warning) = descriptors::provide_for_forwarding(&mut config) {
+            event!(warn, "server", "lowered", warning, "a setting was lowered");
+        }
+        let (standby, users) = Standby::begin(&config, &mut inherited.listeners)?;
         let store = keeping::open_copy(&config)?;
         let (told, tells) = channel();
         let (says, events) = channel();
