@@ -59,6 +59,7 @@ use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
 use standby::StandbyStage;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -159,6 +160,8 @@ pub(crate) struct ReplicaEnd {
     door: ClientKeeper,
     /// What the next process has of this one, when it has ended.
     left: Arc<Mutex<Inherited>>,
+    /// Whether the server accepts no more clients, so that they wait for the next process.
+    closing: Arc<watch::Sender<bool>>,
     /// What was written last, from the store that followed the log for the one of the server.
     recent: Arc<Mutex<RecentWrites>>,
 }
@@ -185,6 +188,7 @@ impl ReplicaEnd {
             standby,
             door,
             left: Arc::default(),
+            closing: Arc::default(),
             recent: Arc::default(),
         }
     }
@@ -213,7 +217,28 @@ impl ReplicaEnd {
 
     /// The next process has these sockets, if there is one.
     pub(crate) fn leave(&self, left: Inherited) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
+        let mut all = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        all.listeners.extend(left.listeners);
+        all.clients.extend(left.clients);
+    }
+
+    /// The next process listens where this socket does, if there is one.
+    pub(crate) fn leave_open(&self, listener: BorrowedFd<'_>) {
+        // Where there is no descriptor for it, the next process binds the address.
+        if let Ok(again) = listener.try_clone_to_owned() {
+            let mut all = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            all.listeners.push(again.into());
+        }
+    }
+
+    /// Says that no more clients are accepted.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Whether that is so, from now on.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
     }
 
     /// Why writes are refused, if they are: renewals of the lease need room as well, or nobody could answer.
@@ -373,7 +398,7 @@ impl ClusterNode {
     pub fn join(
         config: &Config,
         memory: MemoryShare,
-        inherited: Inherited,
+        mut inherited: Inherited,
     ) -> Result<Self, ConfigError> {
         let signals = signals::listen(&[Signal::HUP])?;
         let mut config = config.clone();
@@ -403,10 +428,8 @@ impl ClusterNode {
         let secret = driver.links.secret;
         let ways = (inners, standby.tls_door(&config));
         let forwarding = Forwarding::start(&config, owners, secret, inherited, ways)?;
-        if can_greet(&config) {
-            // Nobody else sets where clients of HTTP are passed on.
-            let _set = standby.door.set(inner);
-        }
+        // Nobody else sets where clients of HTTP are passed on.
+        let _set = standby.door.set(can_greet(&config).then_some(inner));
         let (shared, door) = ((lease, share, standby), forwarding.keeper());
         let end = ReplicaEnd::of(&driver, config.cluster.shard(), tells_end, shared, door);
         let run = move || driver.run(&tells, &says, &says_owners);

@@ -16,6 +16,7 @@ use headwater_base::Shard;
 use headwater_base::source::Position;
 use headwater_command::{Args, OwnedArgs, Reply};
 use headwater_protocol::resp::{Version, find};
+use std::os::fd::BorrowedFd;
 
 fn request(words: &[&[u8]]) -> OwnedArgs {
     words.iter().copied().collect()
@@ -107,6 +108,34 @@ impl ShardService {
     /// This node's end of the log, where it is one of a cluster.
     pub(super) fn replica(&self) -> Option<&ReplicaEnd> {
         self.stores.keeping.as_ref()?.replica()
+    }
+
+    /// Has the next process of this node, if there is one, listen where this socket does.
+    pub(super) fn leave_open(&self, listener: BorrowedFd<'_>) {
+        if let Some(replica) = self.replica() {
+            replica.leave_open(listener);
+        }
+    }
+
+    /// Waits until no more clients of HTTP are to be accepted, since the next process of this node is about to do so; those who are being answered go on then.
+    pub(super) fn closes(&self) -> impl Future<Output = bool> + Send + 'static + use<> {
+        let closing = self.replica().map(ReplicaEnd::closing);
+        async move {
+            match closing {
+                Some(mut closing) => closing.wait_for(|closes| *closes).await.is_ok(),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Clients who connect from here on wait for the next process of this node, if there is to be one.
+    pub(super) fn close_doors(&self) {
+        if let Some(replica) = self.replica()
+            && replica.leaves()
+        {
+            self.admission.entrance.arrivals.close();
+            replica.close();
+        }
     }
 
     /// How a client goes on elsewhere; `None`: its connection ends.
