@@ -1,6 +1,7 @@
 //! How many files the process may have open: each connection is one.
 
-use headwater_config::Clients;
+use crate::tls::HANDSHAKES_MAX;
+use headwater_config::{Clients, Config};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that are no connections: listeners, the poll, standard streams, and a reserve.
@@ -11,8 +12,23 @@ const RESERVED: u64 = 64;
 ///
 /// `others`: connections that are no clients yet.
 pub(crate) fn provide(clients: &mut Clients, others: usize) -> Option<String> {
+    provide_each(clients, 1, others)
+}
+
+/// The same for a node of a cluster that stands by: a client that is passed on is two connections, and one whose protocol ends here has the two ends of another one
+/// in between.
+pub(crate) fn provide_for_forwarding(config: &mut Config) -> Option<String> {
+    let handshakes = if config.tls.is_on() { HANDSHAKES_MAX } else { 0 };
+    let each = if config.tls.is_on() { 4 } else { 2 };
+    let warning =
+        provide_each(&mut config.clients, each, handshakes + 4 * config.http.http_clients_max);
+    warning.map(|text| format!("{text}, of which a client that is forwarded takes {each}"))
+}
+
+/// The same, with so many descriptors for each client.
+fn provide_each(clients: &mut Clients, each: u64, others: usize) -> Option<String> {
     let reserved = RESERVED + others as u64;
-    let needed = clients.clients_max as u64 + reserved;
+    let needed = clients.clients_max as u64 * each + reserved;
     let limit = getrlimit(Resource::Nofile);
     let allowed = limit.maximum.unwrap_or(u64::MAX);
     if limit.current.is_none_or(|current| current >= needed) {
@@ -27,7 +43,7 @@ pub(crate) fn provide(clients: &mut Clients, others: usize) -> Option<String> {
         return None;
     }
     let asked = clients.clients_max;
-    clients.clients_max = (got.saturating_sub(reserved) as usize).max(1);
+    clients.clients_max = ((got.saturating_sub(reserved) / each) as usize).max(1);
     Some(format!(
         "clients-max is {} instead of {asked}: the system allows {got} open files (ulimit -n)",
         clients.clients_max

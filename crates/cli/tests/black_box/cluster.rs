@@ -34,6 +34,8 @@ pub(crate) struct Node {
     said: Arc<Mutex<Vec<String>>>,
     /// A process of it has lost a lease.
     has_lost_lease: Arc<AtomicBool>,
+    /// The lines of its log.
+    logged: Arc<Mutex<Vec<String>>>,
 }
 
 /// What a log says where an owner has lost its lease.
@@ -78,13 +80,20 @@ pub(crate) fn while_leases_hold<T>(
 impl Node {
     /// Starts the program, and waits until it stands by.
     pub(crate) fn start(mut command: Command) -> Self {
+        if std::env::var_os("HEADWATER_TEST_LOG_LEVEL").is_none() {
+            // That a lease was lost is a warning.
+            command.env("HEADWATER_LOG_LEVEL", "error, cluster=warn");
+        }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let has_lost_lease = Arc::new(AtomicBool::new(false));
         let (lost, log) = (has_lost_lease.clone(), BufReader::new(child.stderr.take().unwrap()));
+        let logged = Arc::<Mutex<Vec<String>>>::default();
+        let keeps = logged.clone();
         thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 lost.fetch_or(line.contains(LEASE_LOST), Ordering::Release);
                 let _shown = writeln!(stderr(), "{line}");
+                keeps.lock().unwrap().push(line);
             }
         });
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -108,7 +117,7 @@ impl Node {
                 told.store(line.contains(" ready on "), Ordering::Release);
             }
         });
-        Self { child, owns, said, has_lost_lease }
+        Self { child, owns, said, has_lost_lease, logged }
     }
 
     /// Where it has said last that something is spoken.
@@ -116,6 +125,15 @@ impl Node {
         let said = self.said.lock().unwrap();
         let found = said.iter().rev().find_map(|line| line.strip_prefix(what));
         found.unwrap_or_else(|| panic!("no {what} in {said:?}")).to_owned()
+    }
+
+    /// Waits until its log has this.
+    pub(crate) fn await_logged(&self, what: &str) {
+        let began = Instant::now();
+        while !self.logged.lock().unwrap().iter().any(|line| line.contains(what)) {
+            assert!(began.elapsed() < PATIENCE, "no {what} in its log");
+            sleep(Duration::from_millis(5));
+        }
     }
 
     /// Whether it owns its shard, as it says.

@@ -136,6 +136,42 @@ fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused
     assert_eq!(node_of(&found, newer)["formats"], formats);
 }
 
+/// As while a cluster is upgraded: one node has yet to be.
+#[test]
+fn a_node_that_reads_older_formats_works_beside_others_that_read_them_as_well() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    status(&cluster, "all is well", |status, is_well| is_well && all_heard(status));
+    let owner = cluster.owner();
+    let (older, third) = ((owner + 1) % NODES, (owner + 2) % NODES);
+    let key = format!("formats.node{older}");
+    let mut nats = Nats::connect(&cluster.nats);
+    let told = nats.key(&key).expect("it has announced what it reads");
+    nats.set_key(&key, &told.replace(VERSION, "0.0.1").replace("links 4 4", "links 3 4"));
+    let found = status(&cluster, "it differs", |status, _| warned(status).is_some());
+    let expected = format!("0.0.1 with records 1, links 3-4, snapshots 1 at node{older}");
+    assert!(warned(&found).unwrap().contains(&expected), "{found:#}");
+    for at in 0..NODES {
+        ask(&mut cluster.client(at), &format!("SET k|{at} {at}")).unwrap();
+    }
+    // A node that begins meanwhile has it for one of its own.
+    cluster.end(third, Signal::TERM);
+    cluster.begin(third);
+    let found = status(&cluster, "it is back", |status, _| {
+        all_heard(status) && node_of(status, third)["program"] == *VERSION
+    });
+    assert!(warned(&found).unwrap().contains(&expected), "{found:#}");
+    // Whichever of them is the next owner has all, and takes more.
+    cluster.end(owner, Signal::KILL);
+    cluster.owner_after(owner);
+    for at in [older, third] {
+        for key in 0..NODES {
+            let client = &mut cluster.client(at);
+            assert_eq!(text(&read(&cluster, at, client, &format!("GET k|{key}"))), key.to_string());
+        }
+        ask(&mut cluster.client(at), &format!("SET n|{at} 7")).unwrap();
+    }
+}
+
 /// Waits until a log has a text; the line.
 fn until_logged(log: &Path, what: &str) -> String {
     let began = Instant::now();

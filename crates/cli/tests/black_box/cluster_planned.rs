@@ -210,7 +210,10 @@ fn sessions_are_what_they_were_when_the_shard_has_moved() {
 
 #[test]
 fn a_node_that_is_drained_and_told_to_end_at_the_same_time_ends() {
-    while_nodes_keep_leases(&["--cluster-snapshot-bytes", "0"], end_while_drained);
+    while_nodes_keep_leases(
+        &["--cluster-snapshot-bytes", "0", "--log-level", "info"],
+        end_while_drained,
+    );
 }
 
 fn end_while_drained(cluster: &mut Cluster) {
@@ -241,7 +244,9 @@ fn end_while_drained(cluster: &mut Cluster) {
             drain
         } else {
             let drain = drain.spawn().unwrap();
-            sleep(Duration::from_millis(300));
+            // It knows that it is to give the shard up, and has yet to do so.
+            let node = cluster.nodes[owner].as_ref().expect("it runs");
+            node.await_logged("the node owns nothing from now on");
             cluster.signal(owner, Signal::TERM);
             drain
         };
@@ -272,6 +277,9 @@ fn nobody_is_somebody_else_without_the_clusters_secret() {
     let mut raw = Raw::connect(cluster.ports[owner]);
     raw.send("*4\r\n$17\r\nHEADWATER.FORWARD\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n");
     raw.sees("-ERR it is no proof for the owner of this shard in this epoch\r\n");
+    raw.send("PING\r\n");
+    raw.sees("+PONG\r\n");
+    // What it asks for is for who has just come.
     raw.send("*1\r\n$17\r\nHEADWATER.FORWARD\r\n");
     raw.sees("-ERR it is no proof for the owner of this shard in this epoch\r\n");
     raw.send("PING\r\n");

@@ -20,6 +20,7 @@ mod cluster_demo;
 mod cluster_doors;
 mod cluster_folders;
 mod cluster_formats;
+mod cluster_forwarding;
 mod cluster_nodes;
 mod cluster_planned;
 mod cluster_quorum;

@@ -21,14 +21,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, sleep};
 
 /// Nesting that a reply may have; the server's own have far less.
 const DEPTH_MAX: usize = 64;
 /// Bytes read from a session at once.
 const BUFFER_BYTES: usize = 16 << 10;
+/// How long a session waits until it can begin, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(20);
 /// The name that these sessions have in `CLIENT LIST`.
 const NAME: &[u8] = b"http";
 
@@ -147,8 +152,8 @@ pub(crate) struct InnerClient {
     pub(crate) is_encrypted: bool,
 }
 
-/// Where a node that stands by passes clients on; empty: it cannot yet.
-pub(crate) type ForwardedClients = Arc<OnceLock<UnboundedSender<InnerClient>>>;
+/// Where a node that stands by passes clients on; empty: it cannot yet, and `None` in it: it never can.
+pub(crate) type ForwardedClients = Arc<OnceLock<Option<UnboundedSender<InnerClient>>>>;
 
 /// Who asks over HTTP.
 #[derive(Clone, Debug)]
@@ -167,6 +172,7 @@ pub(super) type Login = (Vec<u8>, Vec<u8>);
 impl InnerConnector {
     /// Begins a session and logs in.
     pub(super) async fn open(&self, caller: &Caller) -> Result<InnerSession, Problem> {
+        self.come_about().await;
         let stream = self.connect(caller)?;
         let mut session = InnerSession {
             stream: BufReader::with_capacity(BUFFER_BYTES, stream),
@@ -181,6 +187,15 @@ impl InnerConnector {
         let _ = session.send(&words).await;
         session.reply(usize::MAX).await?.accept()?;
         Ok(session)
+    }
+
+    /// Waits a while until clients can be passed on: a process that has begun anew has its port before it can.
+    async fn come_about(&self) {
+        let Self::PassedOn(door, ..) = self else { return };
+        let begun = Instant::now();
+        while door.get().is_none() && begun.elapsed() < PATIENCE {
+            sleep(LOOK).await;
+        }
     }
 
     fn connect(&self, caller: &Caller) -> Result<UnixStream, Problem> {
@@ -206,7 +221,8 @@ impl InnerConnector {
                 let user = users.named_by(caller.certificate.as_deref());
                 let is_encrypted = *is_encrypted;
                 let client = InnerClient { stream: theirs, peer, user, is_encrypted };
-                if door.get().is_none_or(|door| door.send(client).is_err()) {
+                let door = door.get().and_then(Option::as_ref);
+                if door.is_none_or(|door| door.send(client).is_err()) {
                     let text = "the node stands by, and cannot forward clients of HTTP: it waits for the NATS servers, or nodes have no port but for TLS";
                     return Err(Problem::of_reply(&format!("CLUSTERDOWN {text}")));
                 }

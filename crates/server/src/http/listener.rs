@@ -37,6 +37,20 @@ pub(super) struct CertificateName(pub(super) String);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
+/// Tells that connections are to end.
+#[derive(Clone, Debug)]
+pub(super) struct Ending(watch::Receiver<bool>);
+
+impl Ending {
+    /// Waits until they are to end with the answers that are under way. One that would never come to its end by itself is to end then.
+    pub(super) async fn begins(&mut self) {
+        if self.0.wait_for(|ends| *ends).await.is_err() {
+            // The thread ends, and whatever it serves with it.
+            std::future::pending().await
+        }
+    }
+}
+
 /// A connection.
 struct Open {
     task: JoinHandle<()>,
@@ -70,7 +84,7 @@ pub(super) fn start(
         .header_read_timeout(patience)
         .max_buf_size(settings.http_header_bytes_max);
     let (ends, ending) = watch::channel(false);
-    let manner = Manner { patience, server, routes, certificates, ending };
+    let manner = Manner { patience, server, routes, certificates, ending: Ending(ending) };
     let serve = accept(listener, most, manner);
     let serve = async move {
         let is_gentle = tokio::select! {
@@ -95,7 +109,7 @@ struct Manner {
     /// What encrypted connections begin with; `None`: they are not encrypted.
     certificates: Option<Certificates>,
     /// Whether connections are to end with the answer that is under way.
-    ending: watch::Receiver<bool>,
+    ending: Ending,
 }
 
 async fn accept(listener: TcpListener, most: usize, manner: Manner) {
@@ -141,11 +155,13 @@ async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(patience));
     let routes = TowerToHyperService::new(routes);
+    let ends = ending.clone();
     let serve = hyper::service::service_fn(|request: hyper::Request<Incoming>| {
         let guard = busy.begin();
         let mut request = request.map(|body| Awaited::new(body, busy.clone()));
         let extensions = hyper::Request::extensions_mut(&mut request);
         extensions.insert(peer);
+        extensions.insert(ends.clone());
         extensions.insert(busy.clone());
         let answer = hyper::service::Service::call(&routes, request);
         async move {
@@ -178,14 +194,14 @@ async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
 /// Serves a connection, which may be told to end with the answer that is under way.
 async fn serve_to_end<C: Future>(
     connection: C,
-    mut ending: watch::Receiver<bool>,
+    mut ending: Ending,
     end_soon: impl FnOnce(Pin<&mut C>),
 ) {
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
         _ = connection.as_mut() => return,
-        _ends = ending.wait_for(|ends| *ends) => end_soon(connection.as_mut()),
+        () = ending.begins() => end_soon(connection.as_mut()),
     }
     connection.await;
 }

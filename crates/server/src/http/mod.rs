@@ -95,7 +95,7 @@ impl Probes {
         self.receiver.try_iter().collect()
     }
 
-    /// Answers HTTP on `listener` until the process ends, over TLS with `certificates`. Sessions begin as `arrivals`; `ring` has the loop come round.
+    /// Answers HTTP on `listener` until it `closes`, as [`listener::start`] says, over TLS with `certificates`. Sessions begin as `arrivals`; `ring` has the loop come round.
     ///
     /// # Errors
     /// The thread cannot be started, or the listener cannot be used.
@@ -105,6 +105,7 @@ impl Probes {
         settings: &Http,
         (certificates, users): (Option<Certificates>, Arc<UserRegistry>),
         (arrivals, ring): (Arrivals, impl Fn() + Send + Sync + 'static),
+        closes: impl Future<Output = bool> + Send + 'static,
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let ring: Arc<dyn Fn() + Send + Sync> = Arc::new(ring);
@@ -116,7 +117,7 @@ impl Probes {
             hosts::Hosts::new(&settings.http_hosts),
             token::Proofs { token: token::Token::new(&settings.http_token), users },
         );
-        listener::start(listener, settings, certificates, routes, std::future::pending())
+        listener::start(listener, settings, certificates, routes, closes)
             .map_err(|error| error.to_string())?;
         Ok(address)
     }

@@ -88,7 +88,10 @@ impl Problem {
             _ => StatusCode::BAD_REQUEST,
         };
         let detail = match code {
-            "NOAUTH" => "a login is needed: the user 'default' has a password, or is off",
+            // What a request reads that nobody is named for speaks of commands.
+            "NOAUTH" if ["HELLO ", "Authentication "].iter().any(|it| detail.starts_with(it)) => {
+                "a login is needed: the user 'default' has a password, or is off"
+            }
             _ => detail,
         };
         let problem = Self::new(status, code, detail);
@@ -145,5 +148,8 @@ mod tests {
             let problem = Problem::of_reply(text);
             assert_eq!((problem.status, problem.code.as_str()), (status, code), "{text}");
         }
+        let detail = |text| String::from(Problem::of_reply(text).detail());
+        assert!(detail("NOAUTH HELLO must be called").starts_with("a login is needed"));
+        assert_eq!(detail("NOAUTH the user is gone"), "the user is gone");
     }
 }

@@ -61,7 +61,7 @@ impl StandbyListener {
         Ok(Self { address, listener, close: Some(close), thread })
     }
 
-    /// Its socket, for a server that listens there from now on. Answers that are under way come to their end; then their connections are closed.
+    /// Its socket, for a server that listens there from now on. Answers that are under way come to their end, to which watches are told; then their connections are closed.
     pub(crate) fn let_go(mut self) -> std::io::Result<TcpListener> {
         let _told = self.close.take().map(|close| close.send(()));
         // The thread ends with its connections, or with the process.
@@ -77,5 +77,65 @@ impl Drop for StandbyListener {
             // The port is free when it has ended, however it did.
             let _ended = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    fn until(stream: &mut TcpStream, end: &str) -> String {
+        let (mut told, mut byte) = (Vec::new(), [0]);
+        while !told.ends_with(end.as_bytes()) {
+            stream.read_exact(&mut byte).unwrap();
+            told.push(byte[0]);
+        }
+        String::from_utf8(told).unwrap()
+    }
+
+    /// Whoever watches has an answer that would never come to its end by itself.
+    #[test]
+    fn the_port_is_the_servers_alone_and_who_watches_is_told_so() {
+        let (door, (says, mut clients)) = (ForwardedClients::default(), unbounded_channel());
+        door.set(Some(says)).unwrap();
+        let vitals = StandbyVitals(Arc::new(|| None));
+        let proofs = (None, Arc::default());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let settings = Http::default();
+        let opened = StandbyListener::open(listener, &settings, proofs, (vitals, door)).unwrap();
+        let address = opened.address;
+        // An owner, which goes on whatever becomes of the node's shard.
+        let owner = std::thread::spawn(move || {
+            let mut stream = clients.blocking_recv().unwrap().stream;
+            stream.set_nonblocking(false).unwrap();
+            let mut asked = [0; 1024];
+            for (word, answer) in [
+                ("HELLO", "+OK\r\n"),
+                ("RANGE.WATCH", "*2\r\n:1\r\n$3\r\n7-1\r\n"),
+                ("RANGE", "*0\r\n"),
+            ] {
+                let count = stream.read(&mut asked).unwrap();
+                let asked = String::from_utf8_lossy(&asked[..count]);
+                assert!(asked.contains(word), "{asked}");
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            assert_eq!(stream.read(&mut asked).unwrap(), 0, "nobody goes on with the session");
+        });
+        let mut client = TcpStream::connect(address).unwrap();
+        // It would wait for ever where nobody is told.
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client.write_all(b"GET /v1/watch?first=a HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        until(&mut client, "event: live\n");
+        let listener = opened.let_go().unwrap();
+        let mut told = String::new();
+        client.read_to_string(&mut told).unwrap();
+        assert!(told.contains("event: end\n") && told.contains("takes its shard over"), "{told}");
+        owner.join().unwrap();
+        drop(listener);
+        TcpListener::bind(address).unwrap();
     }
 }

@@ -16,6 +16,7 @@ use super::api::{Api, busy, caller};
 use super::body::{Parts, Streamed};
 use super::inner::{InnerReply, InnerSession};
 use super::json;
+use super::listener::Ending;
 use super::problem::Problem;
 use super::query::Query;
 use super::ranges::{VALUE_BYTES_MAX, begin_list, entry};
@@ -34,6 +35,9 @@ const PART_BYTES: usize = 32 << 10;
 const PARTS_WAITING: usize = 4;
 /// What browsers wait before they come back, in milliseconds.
 const RETRY: &str = "retry: 1000\n\n";
+
+/// Why a watch ends where nobody has lost anything.
+const MOVES: &str = "the node takes its shard over, or gives it up: watch again";
 
 /// Why no further event comes.
 struct Ended;
@@ -58,6 +62,7 @@ pub(super) async fn begin(
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "WATCHES", text));
     };
     let busy = busy(&request).begin();
+    let ending = request.extensions().get::<Ending>().cloned();
     let mut session = api.connector.open(&caller(&request)?).await?;
     let mut words: Vec<&[u8]> = vec![b"RANGE.WATCH", &first, &last];
     words.extend(from.iter().flat_map(|from| [&b"FROM"[..], from]));
@@ -71,6 +76,7 @@ pub(super) async fn begin(
         heartbeat: api.heartbeat,
         has_all: from.is_some(),
         must_resync: false,
+        ending,
     };
     let (parts, body) = Streamed::begin(PARTS_WAITING);
     tokio::spawn(async move {
@@ -89,6 +95,13 @@ pub(super) async fn begin(
     Ok(answer)
 }
 
+async fn begins(ending: Option<&mut Ending>) {
+    match ending {
+        Some(ending) => ending.begins().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// One client's watch.
 struct Watch {
     session: InnerSession,
@@ -102,6 +115,8 @@ struct Watch {
     has_all: bool,
     /// What was told does not suffice any more.
     must_resync: bool,
+    /// Tells that it is to end.
+    ending: Option<Ending>,
 }
 
 impl Watch {
@@ -128,7 +143,12 @@ impl Watch {
             if !self.session.has_more() {
                 self.send(&parts).await?;
             }
-            match tokio::time::timeout(self.heartbeat, self.session.ready()).await {
+            let ready = tokio::select! {
+                biased;
+                () = begins(self.ending.as_mut()) => return self.end(MOVES, &parts).await,
+                ready = tokio::time::timeout(self.heartbeat, self.session.ready()) => ready,
+            };
+            match ready {
                 Err(_) => self.text.push_str(":\n\n"),
                 Ok(Err(_)) => return self.end("the session was ended", &parts).await,
                 Ok(Ok(())) => match self.session.next(VALUE_BYTES_MAX).await {

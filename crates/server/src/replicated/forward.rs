@@ -11,10 +11,12 @@
 
 use super::driver::OwnerSeen;
 use super::encrypted::{self, TlsTermination};
+use super::reaching::{Attempted, OwnerAnswer, greet, is_final, places, refusal, unserved};
 use super::upstream::{Passed, Upstream, pass};
-use crate::handover::greeting::{TAKEN, Tag, new_tag, request};
+use crate::handover::greeting::new_tag;
 use crate::handover::{Inherited, InheritedClient, SessionRest, SessionState};
 use crate::http::InnerClient;
+use crate::log::event;
 use crate::resp::protected;
 use crate::shards::links::Secret;
 use crate::wire_protocol::{WireProtocol, take_listener};
@@ -49,12 +51,12 @@ const RETRY_SOON: Duration = Duration::from_millis(5);
 const REST: Duration = Duration::from_millis(50);
 /// How long those that are about to be left are waited for.
 const COLLECTS: Duration = Duration::from_millis(200);
+/// How long who is told that nobody serves it may take to go.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Bytes that are passed on at once.
 const PIECE: usize = 64 << 10;
 /// Why a client that speaks TLS is not passed on, where nothing goes to other machines that is not encrypted.
 const PRIVATE: &str = "cluster-link-tls is on, and what this node forwards to an owner on another machine is not encrypted: connect to the owner";
-/// What an owner says behind `-ERR ` that has as many clients as it may.
-const CLIENTS_MAX: [u8; 21] = *b"max number of clients";
 
 /// What the door is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -323,7 +325,15 @@ pub(super) fn begin(
     (is_inner, is_encrypted): (bool, bool),
     door: &ForwardContext,
 ) {
-    let Ok(place) = door.room.clone().try_acquire_owned() else { return };
+    let Ok(place) = door.room.clone().try_acquire_owned() else {
+        let SessionState { peer, speaks, .. } = state;
+        event!(warn, "clients", "client_refused", %peer, "a client was refused: there are clients-max of them");
+        return drop(tokio::task::spawn_local(async move {
+            let mut client = client;
+            // Who has gone needs no reason.
+            let _sent = client.write_all(speaks.too_many_clients()).await;
+        }));
+    };
     let client = Forwarded {
         client,
         speaks: state.speaks,
@@ -417,10 +427,11 @@ impl Forwarded {
                 Connecting::To(upstream) => upstream,
                 Connecting::Left => return self.leave(&door, None),
                 Connecting::Nobody => return self.refuse(&door).await,
-                Connecting::Refused(text) => return drop(self.client.write_all(&text).await),
+                Connecting::Refused(text) => return self.tell(&text).await,
             };
-            if self.is_foreign && is_local(&to.stream) {
-                return drop(self.client.write_all(protected(self.speaks)).await);
+            if self.is_foreign && seems_local(&to.stream) {
+                let why = protected(self.speaks);
+                return self.tell(why).await;
             }
             let _fast = to.stream.set_nodelay(true);
             to.requests.bytes.append(&mut self.input);
@@ -438,9 +449,10 @@ impl Forwarded {
     /// A connection to an owner that has taken the client.
     async fn connect(&self, door: &mut ForwardContext) -> Connecting {
         let begun = Instant::now();
-        let patience = if self.is_new { PATIENCE } else { PATIENCE_PARTED };
-        while begun.elapsed() < patience {
-            let mut was_asked = false;
+        // What an owner has said last that may take it yet.
+        let mut refused_now = None;
+        while begun.elapsed() < self.patience() {
+            let (mut was_asked, mut refused) = (false, None);
             let stage = door.stages.borrow_and_update().clone();
             let seen = match stage {
                 ForwardStage::Leaves => return Connecting::Left,
@@ -458,18 +470,21 @@ impl Forwarded {
                 // This process itself is not among them.
                 let is_seen = owners.borrow().contains(&owner);
                 let attempt = timeout(GREETING, self.attempt(&owner, door));
-                let taken = tokio::select! {
-                    taken = attempt => taken.ok().flatten(),
+                let attempted = tokio::select! {
+                    attempted = attempt => attempted.ok().flatten(),
                     _gone = owners.wait_for(is_gone), if is_seen => None,
                     _ends = stages.wait_for(|stage| ENDING.contains(stage)) => None,
                 };
-                match taken {
-                    Some(Ok((stream, tag))) => {
-                        return Connecting::To(Upstream::new(stream, owner, tag));
-                    }
-                    Some(Err(text)) => return Connecting::Refused(text),
+                match attempted {
+                    Some(Attempted::Taken(upstream)) => return Connecting::To(upstream),
+                    // Another one may take it.
+                    Some(Attempted::Refused(text)) => refused = Some(text),
+                    Some(Attempted::RefusedNow(text)) => refused_now = Some(text),
                     None => {}
                 }
+            }
+            if let Some(text) = refused {
+                return Connecting::Refused(text);
             }
             // Who was refused is not to ask again at once.
             let rests = if was_asked || self.left.is_none() { RETRY } else { RETRY_SOON };
@@ -478,43 +493,40 @@ impl Forwarded {
                 () = sleep(rests) => {}
             }
         }
-        Connecting::Nobody
+        refused_now.map_or(Connecting::Nobody, Connecting::Refused)
     }
 
-    /// Has an owner take the client; `Err`: what it is told who refuses it.
-    async fn attempt(
-        &self,
-        owner: &OwnerSeen,
-        door: &ForwardContext,
-    ) -> Option<Result<(TcpStream, Option<Tag>), Vec<u8>>> {
-        let stream = TcpStream::connect(owner.address.as_str());
-        let mut stream = timeout(CONNECT, stream).await.ok()?.ok()?;
+    /// Has an owner take the client. `None`: it cannot be asked, or is the owner no more.
+    async fn attempt(&self, owner: &OwnerSeen, door: &ForwardContext) -> Option<Attempted> {
         // Before anything is said of it.
-        if self.is_private && !is_local(&stream) {
-            return Some(Err(self.sentence(PRIVATE)));
+        let places = timeout(CONNECT, places(owner, self.is_private)).await.ok()??;
+        if self.is_private && places.is_empty() {
+            return Some(Attempted::Refused(unserved(PRIVATE, self.speaks)));
         }
+        let mut stream = timeout(CONNECT, TcpStream::connect(&*places)).await.ok()?.ok()?;
         let tag = new_tag();
-        let to = (owner.shard, owner.epoch.0);
-        stream.write_all(&request(&door.secret, to, &tag, &self.state)).await.ok()?;
-        let mut answer = [0; TAKEN.len()];
-        let read = stream.read_exact(&mut answer).await;
-        if read.is_ok() && answer == TAKEN {
-            return Some(Ok((stream, Some(tag))));
-        }
-        // An older program does not know the greeting, and where the address is that of a port for TLS, nobody does. Who lets no client in says why to this one.
-        if self.is_new && self.may_be_bare {
-            let stream = TcpStream::connect(owner.address.as_str()).await.ok()?;
-            return Some(Ok((stream, None)));
-        }
-        let mut rest = [0; CLIENTS_MAX.len()];
-        let _cut = stream.read_exact(&mut rest).await;
-        match (&answer, self.speaks) {
-            (b"-DENI", speaks) => Some(Err(protected(speaks).to_vec())),
-            (_, speaks @ WireProtocol::Memcached) if rest == CLIENTS_MAX => {
-                Some(Err(speaks.too_many_clients().to_vec()))
+        match greet(&mut stream, &door.secret, owner, &tag, &self.state).await {
+            OwnerAnswer::Takes => {
+                Some(Attempted::Taken(Upstream::new(stream, owner.clone(), Some(tag))))
             }
-            _ => None,
+            OwnerAnswer::Refuses(text) => {
+                let told = refusal(&text, self.speaks);
+                Some(match is_final(&text, self.is_new) {
+                    true => Attempted::Refused(told),
+                    false => Attempted::RefusedNow(told),
+                })
+            }
+            OwnerAnswer::Unknown if self.is_new && self.may_be_bare => {
+                let stream = TcpStream::connect(&*places).await.ok()?;
+                Some(Attempted::Taken(Upstream::new(stream, owner.clone(), None)))
+            }
+            OwnerAnswer::Unknown | OwnerAnswer::Disbelieves => None,
         }
+    }
+
+    /// How long it waits for an owner.
+    fn patience(&self) -> Duration {
+        if self.is_new { PATIENCE } else { PATIENCE_PARTED }
     }
 
     /// Leaves the client to the next process, and the owner that has it, if one does.
@@ -532,28 +544,32 @@ impl Forwarded {
         door.kept.borrow_mut().0.push(client);
     }
 
-    async fn refuse(mut self, door: &ForwardContext) {
+    async fn refuse(self, door: &ForwardContext) {
         let text = format!(
             "no owner of a shard, of shard {} or another one, could be reached for {} seconds: are the nodes and a quorum of the NATS servers up?",
             door.shard,
-            PATIENCE.as_secs()
+            self.patience().as_secs()
         );
-        // Who has gone needs no reason.
-        let _sent = self.client.write_all(&self.sentence(&text)).await;
+        let told = unserved(&text, self.speaks);
+        self.tell(&told).await;
     }
 
-    /// Why nobody serves the client, in what it speaks.
-    fn sentence(&self, why: &str) -> Vec<u8> {
-        let code = match self.speaks {
-            WireProtocol::Resp => "-CLUSTERDOWN",
-            WireProtocol::Memcached => "SERVER_ERROR",
+    /// Says why nobody serves the client, and waits a moment until it goes: a reason may be lost where what the client has sent is not read.
+    async fn tell(mut self, text: &[u8]) {
+        let told = async {
+            self.client.write_all(text).await?;
+            self.client.shutdown().await?;
+            let mut piece = [0; 512];
+            while self.client.read(&mut piece).await? > 0 {}
+            std::io::Result::Ok(())
         };
-        format!("{code} {why}\r\n").into_bytes()
+        // Who has gone needs no reason.
+        let _told = timeout(FAREWELL, told).await;
     }
 }
 
-/// Whether a connection leads to this machine, as far as its address tells.
-fn is_local(stream: &TcpStream) -> bool {
+/// Whether an owner takes who comes this way for a client of its own machine: it looks at the address alone.
+fn seems_local(stream: &TcpStream) -> bool {
     stream.peer_addr().is_ok_and(|owner| owner.ip().to_canonical().is_loopback())
 }
 

@@ -5,7 +5,7 @@
 //! The others forward their clients' connections to it, byte for byte, or to the owner of another shard, who answers for all. When the owner is gone, another one takes the lease, has the log read to
 //! its end, and becomes the server.
 //!
-//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`, over TLS `encrypted`), what it tells over HTTP (`standby`), and what the
+//! `headwater_log` decides all of that and says why it is right. Here are its thread (`driver`), what the program tells of its formats (`formats`), the snapshots of its folder (`snapshots`), the door of a node that stands by (`forward`, over TLS `encrypted`, to owners `reaching`), what it tells over HTTP (`standby`), and what the
 //! server asks ([`ReplicaEnd`]).
 //!
 //! # Invariants
@@ -25,6 +25,7 @@ mod linked;
 mod memory;
 mod notices;
 mod others;
+mod reaching;
 mod servers;
 mod settings;
 #[cfg(test)]
@@ -44,7 +45,7 @@ use crate::handover::Inherited;
 use crate::log::{self, event};
 use crate::shards::links::{LinkedOwners, Secret};
 use crate::signals::{self, EndSignals};
-use crate::{Server, keeping};
+use crate::{Server, descriptors, keeping};
 use clock::monotonic;
 #[cfg(test)]
 use driver::OwnerSeen;
@@ -58,6 +59,7 @@ use rustix::process::Signal;
 use signal_hook_mio::v1_0::Signals;
 use standby::StandbyStage;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -158,6 +160,8 @@ pub(crate) struct ReplicaEnd {
     door: ClientKeeper,
     /// What the next process has of this one, when it has ended.
     left: Arc<Mutex<Inherited>>,
+    /// Whether the server accepts no more clients, so that they wait for the next process.
+    closing: Arc<watch::Sender<bool>>,
     /// What was written last, from the store that followed the log for the one of the server.
     recent: Arc<Mutex<RecentWrites>>,
 }
@@ -184,6 +188,7 @@ impl ReplicaEnd {
             standby,
             door,
             left: Arc::default(),
+            closing: Arc::default(),
             recent: Arc::default(),
         }
     }
@@ -212,7 +217,28 @@ impl ReplicaEnd {
 
     /// The next process has these sockets, if there is one.
     pub(crate) fn leave(&self, left: Inherited) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = left;
+        let mut all = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        all.listeners.extend(left.listeners);
+        all.clients.extend(left.clients);
+    }
+
+    /// The next process listens where this socket does, if there is one.
+    pub(crate) fn leave_open(&self, listener: BorrowedFd<'_>) {
+        // Where there is no descriptor for it, the next process binds the address.
+        if let Ok(again) = listener.try_clone_to_owned() {
+            let mut all = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            all.listeners.push(again.into());
+        }
+    }
+
+    /// Says that no more clients are accepted.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Whether that is so, from now on.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
     }
 
     /// Why writes are refused, if they are: renewals of the lease need room as well, or nobody could answer.
@@ -372,7 +398,7 @@ impl ClusterNode {
     pub fn join(
         config: &Config,
         memory: MemoryShare,
-        inherited: Inherited,
+        mut inherited: Inherited,
     ) -> Result<Self, ConfigError> {
         let signals = signals::listen(&[Signal::HUP])?;
         let mut config = config.clone();
@@ -386,7 +412,10 @@ impl ClusterNode {
             )));
         }
         let settings = jetstream_settings(&config.cluster);
-        let (standby, users) = Standby::begin(&config)?;
+        if let Some(warning) = descriptors::provide_for_forwarding(&mut config) {
+            event!(warn, "server", "lowered", warning, "a setting was lowered");
+        }
+        let (standby, users) = Standby::begin(&config, &mut inherited.listeners)?;
         let store = keeping::open_copy(&config)?;
         let (told, tells) = channel();
         let (says, events) = channel();
@@ -399,10 +428,8 @@ impl ClusterNode {
         let secret = driver.links.secret;
         let ways = (inners, standby.tls_door(&config));
         let forwarding = Forwarding::start(&config, owners, secret, inherited, ways)?;
-        if can_greet(&config) {
-            // Nobody else sets where clients of HTTP are passed on.
-            let _set = standby.door.set(inner);
-        }
+        // Nobody else sets where clients of HTTP are passed on.
+        let _set = standby.door.set(can_greet(&config).then_some(inner));
         let (shared, door) = ((lease, share, standby), forwarding.keeper());
         let end = ReplicaEnd::of(&driver, config.cluster.shard(), tells_end, shared, door);
         let run = move || driver.run(&tells, &says, &says_owners);

@@ -9,6 +9,7 @@ use crate::http::{ForwardedClients, Kind, Metric, StandbyListener, StandbyVitals
 use crate::keeping;
 use crate::tls::Certificates;
 use crate::users::UserRegistry;
+use crate::wire_protocol::listen_at;
 use headwater_config::{Config, ConfigError, OptionalPort, Tls};
 use headwater_keep::{LogMark, Store};
 use headwater_log::Monotonic;
@@ -161,11 +162,14 @@ pub(crate) struct Standby {
 }
 
 impl Standby {
-    /// Listens where the settings have a server speak HTTP. The second is what users are renewed by, where certificates may prove who asks.
+    /// Listens where the settings have a server speak HTTP, with those of the `open` sockets that do so already. The second is what users are renewed by, where certificates may prove who asks.
     ///
     /// # Errors
     /// It cannot listen there, or a certificate cannot be used.
-    pub(super) fn begin(config: &Config) -> Result<(Self, Option<StandbyUsers>), ConfigError> {
+    pub(super) fn begin(
+        config: &Config,
+        open: &mut Vec<TcpListener>,
+    ) -> Result<(Self, Option<StandbyUsers>), ConfigError> {
         let now = monotonic();
         let (stage, facts) = (StandbyStage::Joins, StandbyState::default());
         let shard = config.cluster.shard();
@@ -181,7 +185,8 @@ impl Standby {
         let users = Arc::<UserRegistry>::default();
         if let Some(port) = config.listen.http_port.number() {
             users.begin(config)?;
-            let opened = standby.open((Ipv4Addr::LOCALHOST, port).into(), config, (None, &users));
+            let listener = listen_at((Ipv4Addr::LOCALHOST, port).into(), open);
+            let opened = standby.open(listener, config, (None, &users));
             let address =
                 opened.map_err(|error| ConfigError(format!("http-port {port}: {error}")))?;
             standby.http = Some(address);
@@ -196,7 +201,7 @@ impl Standby {
         for &ip in &config.listen.bind {
             let Some(at) = port.number() else { break };
             let proofs = (Some(certificates.clone()), &users);
-            let opened = standby.open((ip, at).into(), config, proofs);
+            let opened = standby.open(listen_at((ip, at).into(), open), config, proofs);
             let address =
                 opened.map_err(|error| ConfigError(format!("tls-http-port {at}: {error}")))?;
             port = OptionalPort::On(address.port());
@@ -208,11 +213,11 @@ impl Standby {
 
     fn open(
         &self,
-        address: SocketAddr,
+        listener: std::io::Result<TcpListener>,
         config: &Config,
         (certificates, users): (Option<Certificates>, &Arc<UserRegistry>),
     ) -> Result<SocketAddr, String> {
-        let listener = TcpListener::bind(address).map_err(|error| error.to_string())?;
+        let listener = listener.map_err(|error| error.to_string())?;
         let noted = self.noted.clone();
         let vitals = StandbyVitals(Arc::new(move || lock(&noted).vitals(monotonic())));
         let proofs = (certificates, users.clone());

@@ -19,6 +19,7 @@ use headwater_postgres::terms::Terms;
 use headwater_protocol::resp::Refusal;
 use headwater_webhook::place_of;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 const PROTECTED: &[u8] = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
@@ -206,7 +207,14 @@ impl ShardService {
             self.admission.entrance.arrivals.clone(),
         );
         let ring = self.stores.hub.inbox.bell();
-        Doorway::open(&self.settings.config, certificates, arrivals, ring, open).map(Some)
+        let doorway = Doorway::open(
+            &self.settings.config,
+            certificates,
+            arrivals,
+            ring,
+            (open, &|listener| self.leave_open(listener)),
+        );
+        doorway.map(Some)
     }
 
     /// Speaks HTTP over TLS where the settings say so, with the sockets that listen there already, if some of these do.
@@ -227,7 +235,9 @@ impl ShardService {
             );
             let served = listener.and_then(|it| {
                 let ways = (self.admission.entrance.arrivals.clone(), self.stores.hub.inbox.bell());
-                self.figures.probes.serve(it, &self.settings.config.http, proofs, ways)
+                self.leave_open(it.as_fd());
+                let closes = self.closes();
+                self.figures.probes.serve(it, &self.settings.config.http, proofs, ways, closes)
             });
             let served =
                 served.map_err(|error| ConfigError(format!("tls-http-port {port}: {error}")))?;

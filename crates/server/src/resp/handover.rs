@@ -6,7 +6,7 @@ use super::session::{Across, Answering, Session};
 use super::tracking::{Tracks, all_changed};
 use super::{Flow, ShardService, Turn, encoder};
 use crate::connection::Connection;
-use crate::handover::greeting::{STATE_BYTES_MAX, TAKEN};
+use crate::handover::greeting::{NO_PROOF, NO_USER, STATE_BYTES_MAX, TAKEN, new_nonce};
 use crate::handover::{SessionRest, SessionState, greeting};
 use crate::memcached;
 use crate::replicated::ReplicaEnd;
@@ -16,6 +16,7 @@ use headwater_base::Shard;
 use headwater_base::source::Position;
 use headwater_command::{Args, OwnedArgs, Reply};
 use headwater_protocol::resp::{Version, find};
+use std::os::fd::BorrowedFd;
 
 fn request(words: &[&[u8]]) -> OwnedArgs {
     words.iter().copied().collect()
@@ -109,6 +110,34 @@ impl ShardService {
         self.stores.keeping.as_ref()?.replica()
     }
 
+    /// Has the next process of this node, if there is one, listen where this socket does.
+    pub(super) fn leave_open(&self, listener: BorrowedFd<'_>) {
+        if let Some(replica) = self.replica() {
+            replica.leave_open(listener);
+        }
+    }
+
+    /// Waits until no more clients of HTTP are to be accepted, since the next process of this node is about to do so; those who are being answered go on then.
+    pub(super) fn closes(&self) -> impl Future<Output = bool> + Send + 'static + use<> {
+        let closing = self.replica().map(ReplicaEnd::closing);
+        async move {
+            match closing {
+                Some(mut closing) => closing.wait_for(|closes| *closes).await.is_ok(),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Clients who connect from here on wait for the next process of this node, if there is to be one.
+    pub(super) fn close_doors(&self) {
+        if let Some(replica) = self.replica()
+            && replica.leaves()
+        {
+            self.admission.entrance.arrivals.close();
+            replica.close();
+        }
+    }
+
     /// How a client goes on elsewhere; `None`: its connection ends.
     pub(super) fn state_of(&self, connection: &Connection<Session>) -> Option<Handover> {
         let replica = self.replica()?;
@@ -154,21 +183,28 @@ impl ShardService {
     #[cold]
     pub(super) fn take_over(&mut self, args: Args<'_>, work: &mut Turn<'_>) -> Option<Flow> {
         let replica = self.replica()?;
-        let read = greeting::read(replica.secret(), replica.owned(), args);
-        let told = read.and_then(|(tag, bytes)| Some((tag, SessionState::decode(bytes)?)));
         let session = &mut work.connection.session;
-        let is_first = session.commands == 0 && session.forwarded.is_none();
-        let Some((tag, state)) = told.filter(|_| is_first) else {
-            let text = "it is no proof for the owner of this shard in this epoch";
-            encoder(work).error("ERR", format_args!("{text}"));
+        let is_new = session.commands == 0 && session.forwarded.is_none();
+        if is_new && greeting::is_first(args) {
+            let nonce = session.nonce.insert(Box::new(new_nonce())).to_vec();
+            encoder(work).bulk(&nonce);
+            return Some(Flow::Next);
+        }
+        // It serves once, whatever comes.
+        let nonce = session.nonce.take();
+        let read =
+            nonce.and_then(|it| greeting::read(replica.secret(), &it, replica.owned(), args));
+        let told = read.and_then(|(tag, bytes)| Some((tag, SessionState::decode(bytes)?)));
+        let Some((tag, state)) = told.filter(|_| is_new) else {
+            encoder(work).error("ERR", format_args!("{NO_PROOF}"));
             return Some(Flow::Next);
         };
         session.forwarded = Some(Box::new(tag));
         work.connection.peer = state.peer;
         if let Some(sits) = state.sits
-            && !self.resume_session(&sits, work)
+            && let Err((code, why)) = self.resume_session(&sits, work)
         {
-            encoder(work).error("ERR", format_args!("the session cannot go on here"));
+            encoder(work).error(code, format_args!("{why}"));
             return Some(Flow::Close);
         }
         work.out.extend_from_slice(TAKEN);
@@ -185,13 +221,23 @@ impl ShardService {
         Some(Flow::Next)
     }
 
-    /// Makes a session what it was elsewhere. `false`: it cannot be.
-    fn resume_session(&mut self, sits: &SessionRest, work: &mut Turn<'_>) -> bool {
+    /// Makes a session what it was elsewhere.
+    ///
+    /// # Errors
+    /// The code and the text of why it cannot be.
+    fn resume_session(
+        &mut self,
+        sits: &SessionRest,
+        work: &mut Turn<'_>,
+    ) -> Result<(), (&'static str, &'static str)> {
+        let failed = ("ERR", "the session cannot go on here");
         let before = work.out.len();
         match &sits.user {
             Some(name) => {
                 let user = self.admission.registry.lock().users.get(name).cloned();
-                let Some(user) = user.filter(|user| user.enabled) else { return false };
+                let Some(user) = user.filter(|user| user.enabled) else {
+                    return Err(("NOAUTH", NO_USER));
+                };
                 self.log_in(user, work.connection);
             }
             None => {
@@ -209,7 +255,7 @@ impl ShardService {
         if let Some(requests) = &sits.queued {
             work.connection.session.queue = Some(Box::default());
             for request in requests {
-                let Ok(spec) = find(request.args()) else { return false };
+                let Ok(spec) = find(request.args()) else { return Err(failed) };
                 self.enqueue(spec, request.args(), work);
             }
             let queue = work.connection.session.queue.as_mut();
@@ -217,7 +263,7 @@ impl ShardService {
         }
         self.see_again(&sits.positions, work);
         take_all_back(work, before);
-        begun
+        if begun { Ok(()) } else { Err(failed) }
     }
 
     /// Executes a request without an answer. `false`: it has to wait.

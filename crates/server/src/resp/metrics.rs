@@ -18,6 +18,7 @@ use headwater_base::source::Health;
 use headwater_config::ConfigError;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 
 /// Figures that are of the process: the first shard tells them.
 const OF_PROCESS: [&str; 3] = ["uptime_seconds", "memory_bound_bytes", "memory_resident_bytes"];
@@ -82,7 +83,9 @@ impl ShardService {
         let served = listener.and_then(|it| {
             let proofs = (None, self.admission.registry.clone());
             let ways = (self.admission.entrance.arrivals.clone(), self.stores.hub.inbox.bell());
-            self.figures.probes.serve(it, &self.settings.config.http, proofs, ways)
+            self.leave_open(it.as_fd());
+            let closes = self.closes();
+            self.figures.probes.serve(it, &self.settings.config.http, proofs, ways, closes)
         });
         served.map_err(|error| ConfigError(format!("http-port {port}: {error}")))
     }

@@ -556,6 +556,7 @@ impl Service for ShardService {
     }
 
     fn begins_to_rest(&mut self) {
+        self.close_doors();
         if let Some(shards) = &mut self.others.shards {
             shards.leave();
         }

@@ -6,7 +6,7 @@ use super::reply::Form;
 use super::rights::NotAllowed;
 use super::tracking::Tracks;
 use crate::connection::ConnectionId;
-use crate::handover::greeting::Tag;
+use crate::handover::greeting::{Nonce, Tag};
 use crate::memcached;
 use crate::shards::Awaiting;
 use headwater_acl::User;
@@ -276,6 +276,8 @@ pub(crate) struct Session {
     pub(crate) login_from: u64,
     /// What its connection is known by at the node that passes its client on, if one does.
     pub(crate) forwarded: Option<Box<Tag>>,
+    /// What was given to who is about to pass a client on, and is to be covered by what comes next.
+    pub(crate) nonce: Option<Box<Nonce>>,
     /// What the certificate calls it that its client has shown.
     pub(crate) certificate: Option<Box<str>>,
     /// In which form it is answered.

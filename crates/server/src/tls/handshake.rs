@@ -16,6 +16,7 @@ use rustls::ServerConnection;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) struct Arrivals {
     waiting: Arc<Mutex<Vec<Arrival>>>,
     any: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
 }
 
 impl Arrivals {
@@ -48,12 +50,24 @@ impl Arrivals {
         std::mem::take(&mut *waiting)
     }
 
+    /// No more clients are accepted: who connects waits for the next process.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    fn are_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Adds one; the shard is to be woken.
     pub(crate) fn put(&self, arrival: Arrival) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
         self.any.store(true, Ordering::Release);
     }
 }
+
+/// Notes a socket that listens.
+type NotesSocket<'n> = &'n dyn Fn(BorrowedFd<'_>);
 
 /// Where TLS is spoken. When it is dropped, its thread ends.
 pub(crate) struct Doorway {
@@ -92,7 +106,8 @@ struct Hall {
 }
 
 impl Doorway {
-    /// Listens where the settings say, with those of the `open` sockets that do so already, and begins to shake hands; `ring` tells that there are arrivals.
+    /// Listens where the settings say, with those of the `open` sockets that do so already, and begins to shake hands; `ring` tells that there are arrivals. Each
+    /// socket that listens is `noted`.
     ///
     /// # Errors
     /// An address cannot be listened on.
@@ -101,7 +116,7 @@ impl Doorway {
         certificates: Certificates,
         arrivals: Arrivals,
         ring: impl Fn() + Send + 'static,
-        open: &mut Vec<std::net::TcpListener>,
+        (open, noted): (&mut Vec<std::net::TcpListener>, NotesSocket<'_>),
     ) -> Result<Self, ConfigError> {
         let io = |what: &str, error: io::Error| ConfigError(format!("{what}: {error}"));
         let poll = Poll::new().map_err(|error| io("poll", error))?;
@@ -122,6 +137,7 @@ impl Doorway {
                     None => TcpListener::bind(address),
                 };
                 let mut listener = listener.map_err(|error| io(&what, error))?;
+                noted(listener.as_fd());
                 let address = listener.local_addr().map_err(|error| io(&what, error))?;
                 port = address.port();
                 poll.registry()
@@ -161,12 +177,15 @@ impl Doorway {
 impl Hall {
     fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
-        while !self.ends.load(Ordering::Relaxed) {
+        while !self.is_over() {
             let wait = if self.accepting { Duration::ZERO } else { TICK };
             if let Err(error) = self.poll.poll(&mut events, Some(wait))
                 && error.kind() != ErrorKind::Interrupted
             {
                 event!(error, "clients", "tls_ended", %error, "no further handshakes are made");
+                return;
+            }
+            if self.is_over() {
                 return;
             }
             for event in &events {
@@ -180,6 +199,10 @@ impl Hall {
             }
             self.end_late();
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends.load(Ordering::Relaxed) || self.arrivals.are_closed()
     }
 
     fn accept(&mut self) {

@@ -129,7 +129,7 @@ impl Process {
         let lease = Arc::<Lease>::default();
         let memory = MemoryShare::default();
         let why = |why: ConfigError| format!("n{index} does not begin: {why}");
-        let (standby, _) = Standby::begin(&config).map_err(why)?;
+        let (standby, _) = Standby::begin(&config, &mut Vec::new()).map_err(why)?;
         let copy = open_when_free(&config).map_err(why)?;
         let copy_folder = keeping::copy_folder(&config).map_err(why)?;
         let servers = SimulatedServers {
