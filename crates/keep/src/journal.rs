@@ -14,7 +14,7 @@
 use crate::record::{STATE, State};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
