@@ -272,6 +272,14 @@ impl Tree {
         }
     }
 
+    /// Makes room for `count` keys that are about to come, two at least, `bytes` long together; `ends` are the least and the
+    /// greatest of them. A hint: where they are too many for one page, nothing is done.
+    pub fn reserve(&mut self, ends: (&[u8], &[u8]), count: usize, bytes: usize) {
+        if let Body::Page(page) = &mut self.0 {
+            page.reserve(ends, count, bytes);
+        }
+    }
+
     /// Removes `key` and gives its word.
     pub fn remove(&mut self, key: &[u8]) -> Option<u64> {
         match &mut self.0 {
