@@ -128,7 +128,7 @@ impl Engine {
         let fixed = Fixed::of(output, gap);
         let (before, behind) = (self.range_before(join, gap, fixed), self.range_behind(join, gap));
         let touches =
-            |engine: &Self, id: StatusId| *engine.views.statuses.get(id).last == *gap.first;
+            |engine: &Self, id: StatusId| *engine.views.statuses.get(id).last() == *gap.first;
         if let Some(id) = behind
             && (self.views.statuses.get(id).rooted
                 || before.is_none_or(|before| !touches(self, before)))
@@ -183,7 +183,7 @@ impl Engine {
             let filled = match extended {
                 None => self.fill_alone(join, wide, Some(ahead)),
                 Some(id) => {
-                    let whole = KeyRange::new(&self.views.statuses.get(id).first, &wide.last);
+                    let whole = KeyRange::new(self.views.statuses.get(id).first(), &wide.last);
                     self.extend(id, wide, whole, Some(ahead))
                 }
             };
@@ -204,19 +204,19 @@ impl Engine {
         let below = (Bound::Unbounded, Bound::Excluded(&*gap.first));
         let (_, &id) = cover.range::<[u8], _>(below).next_back()?;
         let status = self.views.statuses.get(id);
-        let is_near = fixed == status.fixed
-            && fixed.stem(&gap.first).is_some_and(|stem| status.first.starts_with(stem));
-        if *status.last != *gap.first && !is_near {
+        let is_near = fixed == status.fixed()
+            && fixed.stem(&gap.first).is_some_and(|stem| status.first().starts_with(stem));
+        if *status.last() != *gap.first && !is_near {
             return None;
         }
-        let whole = KeyRange::new(&status.first, &gap.last);
+        let whole = KeyRange::new(status.first(), &gap.last);
         (self.may_extend(id, &whole)).then_some(id)
     }
 
     /// The range that begins where a gap ends.
     fn range_behind(&self, join: u32, gap: &KeyRange) -> Option<StatusId> {
         let id = *self.views.catalog.join(join).cover.get(&*gap.last)?;
-        let whole = KeyRange::new(&gap.first, &self.views.statuses.get(id).last);
+        let whole = KeyRange::new(&gap.first, self.views.statuses.get(id).last());
         self.may_extend(id, &whole).then_some(id)
     }
 
@@ -226,7 +226,7 @@ impl Engine {
         // What is large goes in one step some day.
         let is_large = self.reads.slices.rows().is_some_and(|most| status.rows as usize > 2 * most);
         let output = &self.views.catalog.join(status.join).plan.join.output;
-        !is_large && Fixed::of(output, whole) == status.fixed
+        !is_large && Fixed::of(output, whole) == status.fixed()
     }
 
     /// Files the targets of the range before `first` that fixes the same for no more than that range: another one is the last now.
@@ -235,8 +235,8 @@ impl Engine {
         let before = self.views.catalog.join(join).cover.range::<[u8], _>(below).next_back();
         let Some((_, &id)) = before else { return };
         let status = self.views.statuses.get(id);
-        let is_near = status.fixed == fixed
-            && fixed.stem(first).is_some_and(|stem| status.first.starts_with(stem));
+        let is_near = status.fixed() == fixed
+            && fixed.stem(first).is_some_and(|stem| status.first().starts_with(stem));
         if is_near && status.rooted && !status.open && !self.views.fan_outs.concern(id) {
             let range = status.range();
             self.resize(id, &range, false);
@@ -296,13 +296,14 @@ impl Engine {
         let status = self.views.statuses.get_mut(id);
         status.rooted = rooted;
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        status.visited = visited;
+        status.set_visited(visited);
         self.link(id, &spans, read);
         let folded = match best {
             Some(best) => best,
             None => self.fold(&plan, tuples),
         };
         self.views.catalog.join_mut(join).counters.fills += 1;
+        self.reserve_outputs(id, &folded);
         self.put_all(join, gap, folded);
         self.drain();
         Ok(())
@@ -320,7 +321,7 @@ impl Engine {
         // Logged keys would otherwise be applied to the gap, whose execution sees them already.
         self.refresh(id, &all).map_err(|Missing| Unfilled::Missing)?;
         let status = self.views.statuses.get(id);
-        let (join, fixed) = (status.join, status.fixed);
+        let (join, fixed) = (status.join, status.fixed());
         let rooted = status.rooted || self.views.is_last(join, &whole, fixed);
         let mut filed = whole.clone();
         if let Some(stem) = fixed.stem(&whole.first).filter(|_| rooted) {
@@ -328,7 +329,7 @@ impl Engine {
         }
         let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
-        let first = self.views.statuses.get(id).first.clone();
+        let first = self.views.statuses.get(id).first().to_vec();
         fixed.bind(&plan.join.output, &first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), gap);
         execution.follow = Some((&filed, fixed));
@@ -352,7 +353,7 @@ impl Engine {
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.views.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
-        status.visited += visited;
+        status.visits_more(visited);
         self.link(id, &spans, read);
         let folded = self.fold(&plan, tuples);
         self.views.catalog.join_mut(join).counters.fills += 1;

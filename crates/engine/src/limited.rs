@@ -242,11 +242,11 @@ impl Views {
     fn materialized_up_to(&self, join: u32, range: &KeyRange, reverse: bool) -> Option<Vec<u8>> {
         if !reverse {
             let id = self.status_at(join, &range.first)?;
-            return Some(self.statuses.get(id).last.to_vec());
+            return Some(self.statuses.get(id).last().to_vec());
         }
         let below = (Bound::Unbounded, end_bound(&range.last));
         let (first, &id) = self.catalog.join(join).cover.range::<[u8], _>(below).next_back()?;
-        let reaches = end_at_most(&range.last, &self.statuses.get(id).last);
+        let reaches = end_at_most(&range.last, self.statuses.get(id).last());
         reaches.then(|| first.to_vec())
     }
 }

@@ -44,7 +44,7 @@ impl Engine {
         }
         if let Some(id) = self.views.status_at(join, &range.first) {
             let status = self.views.statuses.get(id);
-            if status.expires_at.is_none() && status.covers(&range.first, &range.last) {
+            if status.expires_at().is_none() && status.covers(&range.first, &range.last) {
                 self.views.catalog.join_mut(join).counters.hits += 1;
                 if let Some(read) = read {
                     read.push(id);
@@ -96,7 +96,7 @@ impl Engine {
                     }
                     self.views.note_snapshot(id);
                     self.views.catalog.join_mut(join).counters.hits += u64::from(was_there);
-                    self.views.statuses.get(id).last.to_vec()
+                    self.views.statuses.get(id).last().to_vec()
                 }
                 None => {
                     let gap = self.next_part(join, &at, &wanted.last);
@@ -174,13 +174,13 @@ impl Engine {
         let mut gaps = false;
         for &id in &ids {
             let status = self.views.statuses.get(id);
-            gaps |= *status.first > *at;
-            at = &status.last;
-            if *status.first < *whole.first {
-                whole.first = status.first.to_vec();
+            gaps |= *status.first() > *at;
+            at = status.last();
+            if *status.first() < *whole.first {
+                whole.first = status.first().to_vec();
             }
-            if !end_at_most(&status.last, &whole.last) {
-                whole.last = status.last.to_vec();
+            if !end_at_most(status.last(), &whole.last) {
+                whole.last = status.last().to_vec();
             }
             if at.is_empty() {
                 break;
@@ -205,6 +205,18 @@ impl Engine {
     pub(crate) fn put_all(&mut self, join: u32, range: &KeyRange, mut folded: Vec<Folded>) {
         self.keep_best(join, range, &mut folded);
         self.set_all(join, folded);
+    }
+
+    /// Makes room for outputs of a range that are about to come: a page that is made for them at once is as large as they
+    /// are, and none of them moves.
+    pub(crate) fn reserve_outputs(&mut self, id: StatusId, folded: &[Folded]) {
+        let status = self.views.statuses.get(id);
+        let (Some(group), [first, .., last]) = (status.group, folded) else { return };
+        let layer = self.views.catalog.join(status.join).layer;
+        let table = self.store.table_mut(layer).0;
+        let skip = table.group_prefix(group).len();
+        let bytes = folded.iter().map(|output| output.key.len() - skip).sum();
+        table.reserve_in(group, (&first.key[skip..], &last.key[skip..]), folded.len(), bytes);
     }
 
     fn set_all(&mut self, join: u32, folded: Vec<Folded>) {
@@ -310,7 +322,7 @@ impl Engine {
             }
             let status = self.views.statuses.get(id);
             let rows = status.work.as_ref().map(|work| work.refolded.rows_after(stale.len() - at));
-            if rows.is_some_and(|rows| rows > status.visited.max(1)) {
+            if rows.is_some_and(|rows| rows > status.visited().max(1)) {
                 self.invalidate(id);
                 break;
             }
@@ -356,7 +368,7 @@ impl Engine {
     /// Recomputes a range as a whole and changes only the outputs that differ.
     fn rebuild(&mut self, id: StatusId) -> Result<(), Missing> {
         let status = self.views.statuses.get(id);
-        let (join, fixed, range) = (status.join, status.fixed, status.range());
+        let (join, fixed, range) = (status.join, status.fixed(), status.range());
         let filed = status.filed();
         let divides_on = status.work.as_ref().is_some_and(|work| work.divides_on);
         let plan = self.views.catalog.join(join).plan.clone();
@@ -384,7 +396,7 @@ impl Engine {
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.views.statuses.get_mut(id);
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        status.visited = visited;
+        status.set_visited(visited);
         let folded = self.fold(&plan, tuples);
         if let Some(work) = &mut self.views.statuses.get_mut(id).work {
             work.invalid = false;
