@@ -24,7 +24,6 @@ use crate::slice::SLICED_READS_MAX;
 use crate::status::{Fixed, StatusId};
 use crate::views::Views;
 use alloc::vec::Vec;
-use core::ops::Bound;
 use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most, prefix_end};
 use headwater_pattern::{Bindings, Pattern};
@@ -200,9 +199,7 @@ impl Engine {
 
     /// The range that ends where a gap begins, or before that if it fixes the same components.
     fn range_before(&self, join: u32, gap: &KeyRange, fixed: Fixed) -> Option<StatusId> {
-        let cover = &self.views.catalog.join(join).cover;
-        let below = (Bound::Unbounded, Bound::Excluded(&*gap.first));
-        let (_, &id) = cover.range::<[u8], _>(below).next_back()?;
+        let id = self.views.catalog.join(join).cover.before(&gap.first)?;
         let status = self.views.statuses.get(id);
         let is_near = fixed == status.fixed()
             && fixed.stem(&gap.first).is_some_and(|stem| status.first().starts_with(stem));
@@ -215,7 +212,7 @@ impl Engine {
 
     /// The range that begins where a gap ends.
     fn range_behind(&self, join: u32, gap: &KeyRange) -> Option<StatusId> {
-        let id = *self.views.catalog.join(join).cover.get(&*gap.last)?;
+        let id = self.views.catalog.join(join).cover.at(&gap.last)?;
         let whole = KeyRange::new(&gap.first, self.views.statuses.get(id).last());
         self.may_extend(id, &whole).then_some(id)
     }
@@ -231,9 +228,7 @@ impl Engine {
 
     /// Files the targets of the range before `first` that fixes the same for no more than that range: another one is the last now.
     fn uproot_before(&mut self, join: u32, first: &[u8], fixed: Fixed) {
-        let below = (Bound::Unbounded, Bound::Excluded(first));
-        let before = self.views.catalog.join(join).cover.range::<[u8], _>(below).next_back();
-        let Some((_, &id)) = before else { return };
+        let Some(id) = self.views.catalog.join(join).cover.before(first) else { return };
         let status = self.views.statuses.get(id);
         let is_near = status.fixed() == fixed
             && fixed.stem(first).is_some_and(|stem| status.first().starts_with(stem));
@@ -411,23 +406,23 @@ impl Views {
     /// the gap reaches there.
     fn end_ahead(&self, join: u32, gap: &KeyRange, fixed: Fixed) -> Option<Vec<u8>> {
         let mut end = prefix_end(fixed.stem(&gap.first)?);
-        let cover = &self.catalog.join(join).cover;
-        let from = (Bound::Included(&*gap.last), Bound::Unbounded);
-        if let Some((next, _)) =
-            cover.range::<[u8], _>(from).next().filter(|_| !gap.last.is_empty())
+        if gap.last.is_empty() {
+            return None;
+        }
+        let next = self.catalog.join(join).cover.from(&gap.last);
+        if let Some(next) = next.map(|id| self.statuses.get(id).first())
             && before_end(next, &end)
         {
             end = next.to_vec();
         }
-        (!gap.last.is_empty() && before_end(&gap.last, &end)).then_some(end)
+        before_end(&gap.last, &end).then_some(end)
     }
 
     /// Whether no range of a join begins behind `range`, within what its keys have in common.
     fn is_last(&self, join: u32, range: &KeyRange, fixed: Fixed) -> bool {
         let Some(stem) = fixed.stem(&range.first) else { return false };
-        let from = (Bound::Excluded(&*range.first), Bound::Unbounded);
-        let mut behind = self.catalog.join(join).cover.range::<[u8], _>(from);
-        behind.next().is_none_or(|(next, _)| !next.starts_with(stem))
+        let behind = self.catalog.join(join).cover.behind(&range.first);
+        behind.is_none_or(|next| !self.statuses.get(next).first().starts_with(stem))
     }
 }
 

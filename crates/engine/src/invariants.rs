@@ -30,15 +30,14 @@ impl Engine {
         let mut targets = 0;
         for (join, installed) in self.views.catalog.iter() {
             let mut end: Option<Vec<u8>> = None;
-            for (first, &id) in &installed.cover {
+            for id in installed.cover.ids() {
                 let status = self.views.statuses.get(id);
-                assert!(
-                    status.join == join && *status.first() == **first,
-                    "the cover names its own"
-                );
+                let first = status.first();
+                assert!(status.join == join, "the cover names its own");
+                assert_eq!(installed.cover.at(first), Some(id), "a range is where it begins");
                 assert!(!status.range().is_empty(), "R1");
                 // The range before must have an end, at or before this one's start.
-                assert!(end.is_none_or(|end| !end.is_empty() && *end <= **first), "R1");
+                assert!(end.is_none_or(|end| !end.is_empty() && *end <= *first), "R1");
                 end = Some(status.last().to_vec());
                 statuses += 1;
                 targets += self.check_status(id);

@@ -9,7 +9,7 @@ use crate::status::{Fixed, Status, StatusId, is_open};
 use crate::updaters::{CONTEXT_ROOM, ContextId, Reader, SortedSet, Target, UpdaterId, decode};
 use crate::views::Views;
 use alloc::vec::Vec;
-use headwater_base::{InlineBytes, KeyRange};
+use headwater_base::KeyRange;
 use headwater_pattern::{Bindings, Mode, containing_range};
 
 impl Engine {
@@ -21,7 +21,7 @@ impl Engine {
         let group = self.store.table_mut(layer).0.group_around(range);
         let fixed = Fixed::of(&plan.join.output, range);
         let expires_at = match plan.join.mode {
-            Mode::Snapshot { millis } => Some(self.now.plus(millis)),
+            Mode::Snapshot { millis } => Some(self.now.plus(millis).min(Status::EXPIRES_LAST)),
             _ => None,
         };
         let sifted = self.base.spans_homes(range);
@@ -29,7 +29,10 @@ impl Engine {
         let heat = self.memory.ranges.inserted(hash, self.views.statuses.len());
         let account = self.open_account(join, range);
         let grant = account.as_ref().map_or(0, |account| account.granted());
-        let mut status = Status::new(join, range, fixed);
+        let notes = group.map(|group| self.store.table(layer).note(group).ranges());
+        let beside = notes.and_then(|notes| notes.first());
+        let beside = beside.map(|noted| self.views.statuses.get(noted.status));
+        let mut status = Status::new(join, range, fixed, beside);
         (status.sifted, status.group) = (sifted, group);
         (status.since, status.heat) = (self.now, heat);
         if let Some(account) = account {
@@ -44,7 +47,7 @@ impl Engine {
         if let Some(at) = expires_at {
             self.views.snapshots.insert((at, id));
         }
-        self.views.catalog.join_mut(join).cover.insert(InlineBytes::new(&range.first), id);
+        self.views.catalog.join_mut(join).cover.insert(&range.first, id);
         id
     }
 
@@ -59,7 +62,7 @@ impl Engine {
         if *status.first() != *whole.first {
             let cover = &mut self.views.catalog.join_mut(join).cover;
             cover.remove(status.first());
-            cover.insert(InlineBytes::new(&whole.first), id);
+            cover.insert(&whole.first, id);
         }
         status.set_range(whole);
         status.rooted = rooted;
@@ -280,8 +283,7 @@ impl Engine {
     fn reset_each(&mut self, joins: Vec<u32>) {
         self.reads.long_reads.collections.change_all();
         for id in joins {
-            let statuses: Vec<_> = self.views.catalog.join(id).cover.values().copied().collect();
-            for status in statuses {
+            for status in self.views.catalog.join(id).cover.ids() {
                 self.discard(status);
             }
             let outputs = self.views.catalog.join(id).plan.join.output.range_of_all();

@@ -17,6 +17,7 @@ use crate::relate::is_point;
 use crate::status::{StatusId, Work};
 use crate::views::Views;
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use headwater_base::key::{before_end, end_at_most};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, fixed_slots};
@@ -156,19 +157,25 @@ impl Engine {
     /// Makes one invalid range of many small ones with gaps between them, the first `most` of them: filling each gap by
     /// itself would leave ever more ranges behind.
     fn merge_scattered(&mut self, join: u32, wanted: &KeyRange, most: usize) {
-        let cover = &self.views.catalog.join(join).cover;
-        let from = (core::ops::Bound::Excluded(&*wanted.first), core::ops::Bound::Unbounded);
-        let within = || {
-            let within = cover.range::<[u8], _>(from);
-            within.take_while(|(at, _)| before_end(at, &wanted.last)).map(|(_, &id)| id)
-        };
-        if within().take(RANGES_MERGED_MIN).count() < RANGES_MERGED_MIN
-            || !self.views.catalog.join(join).mode().is_maintained()
-        {
+        let installed = self.views.catalog.join(join);
+        let goes_on =
+            |more: bool| if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        let mut behind = 0;
+        installed.cover.each_behind(wanted, |_| {
+            behind += 1;
+            goes_on(behind < RANGES_MERGED_MIN)
+        });
+        if behind < RANGES_MERGED_MIN || !installed.mode().is_maintained() {
             return;
         }
-        let first = self.views.status_at(join, &wanted.first);
-        let ids: Vec<_> = first.into_iter().chain(within()).take(most).collect();
+        let mut ids: Vec<_> = self.views.status_at(join, &wanted.first).into_iter().collect();
+        installed.cover.each_behind(wanted, |id| {
+            if ids.len() < most {
+                ids.push(id);
+            }
+            goes_on(ids.len() < most)
+        });
+        ids.truncate(most);
         let mut at = wanted.first.as_slice();
         let mut whole = wanted.clone();
         let mut gaps = false;
@@ -436,18 +443,15 @@ impl Engine {
 impl Views {
     /// The status range of `join` in which `key` lies.
     pub(crate) fn status_at(&self, join: u32, key: &[u8]) -> Option<StatusId> {
-        let cover = &self.catalog.join(join).cover;
-        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Included(key));
-        let (_, &id) = cover.range::<[u8], _>(upto).next_back()?;
+        let id = self.catalog.join(join).cover.upto(key)?;
         self.statuses.get(id).contains(key).then_some(id)
     }
 
     /// The gap from `at` to the next status range, or to `last`.
     pub(crate) fn gap_from(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
-        let cover = &self.catalog.join(join).cover;
-        let from = (core::ops::Bound::Included(at), core::ops::Bound::Unbounded);
-        match cover.range::<[u8], _>(from).next() {
-            Some((next, _)) if before_end(next, last) => KeyRange::new(at, next),
+        let next = self.catalog.join(join).cover.from(at);
+        match next.map(|id| self.statuses.get(id).first()) {
+            Some(next) if before_end(next, last) => KeyRange::new(at, next),
             _ => KeyRange::new(at, last),
         }
     }
@@ -455,10 +459,10 @@ impl Views {
     /// The status ranges of `join` that overlap `range`.
     pub(crate) fn overlapping(&self, join: u32, range: &KeyRange) -> Vec<StatusId> {
         let mut found: Vec<_> = self.status_at(join, &range.first).into_iter().collect();
-        let cover = &self.catalog.join(join).cover;
-        let from = (core::ops::Bound::Excluded(&*range.first), core::ops::Bound::Unbounded);
-        let rest = cover.range::<[u8], _>(from).take_while(|(at, _)| before_end(at, &range.last));
-        found.extend(rest.map(|(_, &id)| id));
+        self.catalog.join(join).cover.each_behind(range, |id| {
+            found.push(id);
+            ControlFlow::Continue(())
+        });
         found
     }
 }

@@ -24,7 +24,7 @@
 //! # Cost
 //! Search is a binary search over slots; a key greater than all goes to the end after one
 //! comparison (the output hint). Inserting moves 16 bytes per slot behind it. Arithmetic for a
-//! timeline entry (`0001234567|u0000042`, prefix of 4 shared): 16 + 15 = 31 bytes. A page that grows gets a fifth more than it
+//! timeline entry (`0001234567|u0000042`, prefix of 4 shared): 16 + 15 = 31 bytes. A page that grows gets a tenth more than it
 //! needs, and what the allocator would leave unused behind that; one that is made for keys which come together gets no more than
 //! they need.
 

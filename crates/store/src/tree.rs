@@ -424,6 +424,24 @@ impl Tree {
         leaf.or(inner).map(|page| page.len())
     }
 
+    /// The word of the greatest key that is at most `key`.
+    #[inline]
+    #[must_use]
+    pub fn word_at_or_before(&self, key: &[u8]) -> Option<u64> {
+        let (page, before) = match &self.0 {
+            Body::Page(page) => (page, None),
+            Body::Pages(pages) => {
+                let leaf = &pages.leaves[pages.leaf_for(key) as usize];
+                (&leaf.page, pages.leaves.get(leaf.before as usize))
+            }
+        };
+        match page.search(key) {
+            Ok(at) => Some(page.word(at)),
+            Err(0) => before.map(|leaf| leaf.page.word(leaf.page.len() - 1)),
+            Err(at) => Some(page.word(at - 1)),
+        }
+    }
+
     /// The greatest key that is at most `key`, and its word.
     #[must_use]
     pub fn at_or_before(&self, key: &[u8]) -> Option<(Vec<u8>, u64)> {

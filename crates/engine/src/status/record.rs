@@ -5,6 +5,7 @@ use crate::account::Account;
 use crate::status::StatusId;
 use crate::updaters::{ContextId, SortedSet, UpdaterId};
 use alloc::boxed::Box;
+use alloc::rc::Rc;
 use headwater_base::key::{before_end, end_at_most, prefix_end};
 use headwater_base::{KeyRange, Limits, Millis};
 use headwater_policy::Heat;
@@ -13,8 +14,9 @@ use headwater_store::GroupId;
 /// One status range.
 #[derive(Debug)]
 pub(crate) struct Status {
-    /// The range's first key, then what is behind its last: nothing where it has no end.
-    ends: Box<[u8]>,
+    /// The range's first key, then what is behind its last: nothing where it has no end. Ranges of several joins that hold the
+    /// same of one group have it together.
+    ends: Rc<[u8]>,
     /// `None`: clean.
     pub(crate) work: Option<Box<Work>>,
     /// Every target that serves this range.
@@ -50,19 +52,31 @@ const _: () =
     assert!(Limits::KEY_BYTES_CEILING < u16::MAX as usize, "ends are keys, or just behind one");
 
 /// What few status ranges have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rare {
     dependents: SortedSet<StatusId>,
     sources: SortedSet<StatusId>,
-    expires_at: Option<Millis>,
+    /// [`NEVER`], where it does not expire.
+    expires_at: Millis,
     account: Option<Box<Account>>,
+}
+
+const _: () = assert!(size_of::<Rare>() == 64, "a size that allocators have");
+
+const NEVER: Millis = Millis(u64::MAX);
+
+impl Default for Rare {
+    fn default() -> Self {
+        let (dependents, sources) = (SortedSet::EMPTY, SortedSet::EMPTY);
+        Self { dependents, sources, expires_at: NEVER, account: None }
+    }
 }
 
 impl Rare {
     fn is_empty(&self) -> bool {
         self.dependents.is_empty()
             && self.sources.is_empty()
-            && self.expires_at.is_none()
+            && self.expires_at == NEVER
             && self.account.is_none()
     }
 }
@@ -70,16 +84,15 @@ impl Rare {
 /// What a range without others beside it depends on.
 static NONE: SortedSet<StatusId> = SortedSet::EMPTY;
 
-fn joined(range: &KeyRange) -> Box<[u8]> {
-    [&*range.first, &*range.last].concat().into()
-}
-
 impl Status {
-    /// A clean range, of which nothing is known yet.
-    pub(crate) fn new(join: u32, range: &KeyRange, fixed: Fixed) -> Self {
+    /// The last moment at which a range may expire.
+    pub(crate) const EXPIRES_LAST: Millis = Millis(NEVER.0 - 1);
+
+    /// A clean range, of which nothing is known yet; `beside` is another one, which may have the same ends.
+    pub(crate) fn new(join: u32, range: &KeyRange, fixed: Fixed, beside: Option<&Self>) -> Self {
         let number = |number: usize| u16::try_from(number).expect("keys are short");
         let mut status = Self {
-            ends: Box::default(),
+            ends: Rc::default(),
             work: None,
             targets: SortedSet::default(),
             rare: None,
@@ -97,14 +110,26 @@ impl Status {
             heat: Heat::default(),
             group: None,
         };
-        status.set_range(range);
+        match beside.filter(|other| other.is_of(range)) {
+            Some(other) => status.share_range(other),
+            None => status.set_range(range),
+        }
         status
+    }
+
+    fn is_of(&self, range: &KeyRange) -> bool {
+        *self.first() == *range.first && *self.last() == *range.last
+    }
+
+    fn share_range(&mut self, other: &Self) {
+        (self.ends, self.first_bytes) = (other.ends.clone(), other.first_bytes);
+        self.open = super::is_open(self.prefix(), self.last());
     }
 
     /// Gives it other ends, which fix the same.
     pub(crate) fn set_range(&mut self, range: &KeyRange) {
         self.first_bytes = u16::try_from(range.first.len()).expect("keys are short");
-        self.ends = joined(range);
+        self.ends = [&*range.first, &*range.last].concat().into();
         self.open = super::is_open(self.prefix(), self.last());
     }
 
@@ -271,12 +296,13 @@ impl Status {
     /// Snapshots: the moment from which it may not be read.
     #[inline]
     pub(crate) fn expires_at(&self) -> Option<Millis> {
-        self.rare.as_ref()?.expires_at
+        self.rare.as_ref().map(|rare| rare.expires_at).filter(|at| *at != NEVER)
     }
 
-    /// It may not be read from this moment on.
+    /// It may not be read from this moment on, which is [`Status::EXPIRES_LAST`] or before.
     pub(crate) fn expire_at(&mut self, at: Millis) {
-        self.rare.get_or_insert_default().expires_at = Some(at);
+        debug_assert!(at <= Self::EXPIRES_LAST, "what is behind it means never");
+        self.rare.get_or_insert_default().expires_at = at;
     }
 
     /// What keeping it has saved and cost, where its join chooses which ranges it keeps.
@@ -305,6 +331,7 @@ impl Status {
                 + rare.account.as_ref().map_or(0, |_| size_of::<Account>())
         });
         let work = self.work.as_ref().map_or(0, |work| work.bytes());
-        self.ends.len() + self.targets.bytes() + rare + work
+        let ends = (2 * size_of::<usize>() + self.ends.len()) / Rc::strong_count(&self.ends);
+        ends + self.targets.bytes() + rare + work
     }
 }

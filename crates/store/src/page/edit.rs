@@ -58,8 +58,8 @@ impl Page {
         if need > PAGE_BYTES_MAX && self.len() >= SPLIT_ENTRIES_MIN {
             return false;
         }
-        // Room to grow by a fifth, and what the allocator gives beyond that.
-        let capacity = if self.len() == 0 { need } else { need + need / 5 };
+        // Room to grow by a tenth, and what the allocator gives beyond that.
+        let capacity = if self.len() == 0 { need } else { need + need / 10 };
         let capacity = capacity_for(need, capacity);
         let same = prefix == stored && self.dead == 0 && capacity > self.capacity();
         *self = if same && self.count > 0 {
