@@ -11,11 +11,11 @@
 //! - C6. The depth of a join is one more than the greatest of those that it reads, or 1.
 
 use crate::choose::Choices;
+use crate::cover::Cover;
 use crate::kept::KeptGroup;
 use crate::noted::Busy;
 use crate::report::JoinCounters;
 use crate::slice::Frontier;
-use crate::status::StatusId;
 use crate::tally::Tally;
 use crate::updaters::Reader;
 use alloc::boxed::Box;
@@ -25,8 +25,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use hashbrown::HashMap;
+use headwater_base::Decimal;
 use headwater_base::hash::KeyHashBuilder;
-use headwater_base::{Decimal, InlineBytes};
 use headwater_pattern::{Component, Filed, Join, Mode, Operator, Pattern};
 use headwater_store::TableId;
 
@@ -157,7 +157,7 @@ pub(crate) struct Installed {
     pub(crate) layer: TableId,
     /// Greater for joins installed later.
     pub(crate) installed: u64,
-    pub(crate) cover: BTreeMap<InlineBytes<30>, StatusId>,
+    pub(crate) cover: Cover,
     /// How far reads have come that are done in slices, the one that went on last behind the others.
     pub(crate) frontiers: Vec<Frontier>,
     /// Where parts of a snapshot end that are computed next, where more was too much for a slice: one for each read, the

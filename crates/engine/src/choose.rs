@@ -250,7 +250,7 @@ impl Status {
 
     /// Rows that a computation of the whole range would visit, about.
     fn rows_in_all(&self) -> u64 {
-        self.visited.max(self.targets.len() as u64 + 1)
+        self.visited().max(self.targets.len() as u64 + 1)
     }
 
     /// Rows that computing so many reads would have visited, which showed so many outputs together.
@@ -373,7 +373,7 @@ impl Engine {
     /// Looks at an account; how many rows went, if the range was let go.
     fn settle_account(&mut self, id: StatusId) -> usize {
         let Some(status) = self.views.statuses.find(id) else { return 0 };
-        if status.account.is_none() || self.views.statuses.landing(id).budget > 0 {
+        if status.account().is_none() || self.views.statuses.landing(id).budget > 0 {
             return 0;
         }
         let (join, rows, whole) = (status.join, status.rows, status.rows_in_all());
@@ -385,7 +385,7 @@ impl Engine {
             (false, false) => CHANGES_MIN,
         };
         let seen = self.rows_shown(id);
-        let Some(account) = &mut self.views.statuses.get_mut(id).account else { return 0 };
+        let Some(account) = self.views.statuses.get_mut(id).account_mut() else { return 0 };
         let (spent, ticks) = (u64::from(account.granted), tick - account.looked);
         let has_paid = account.look(seen, whole, eagerly, tick);
         let granted = (account.balance > 0 || stays).then(|| account.grant(least));
@@ -431,7 +431,7 @@ impl Engine {
     fn must_stay(&self, id: StatusId) -> bool {
         let status = self.views.statuses.get(id);
         let installed = self.views.catalog.join(status.join);
-        let is_read = status.dependents.iter().any(|by| self.views.statuses.find(by).is_some());
+        let is_read = status.dependents().iter().any(|by| self.views.statuses.find(by).is_some());
         is_read
             || installed.is_layered()
             || status.work.as_ref().is_some_and(|work| work.invalid || work.gathering)
@@ -444,9 +444,7 @@ impl Engine {
         let installed = self.views.catalog.join(join);
         let choices = installed.choices.as_ref()?;
         let kept = self.views.overlapping(join, range);
-        if let Some(account) =
-            kept.first().and_then(|&id| self.views.statuses.get(id).account.as_ref())
-        {
+        if let Some(account) = kept.first().and_then(|&id| self.views.statuses.get(id).account()) {
             let more = match kept.len() {
                 1 => String::new(),
                 ranges => format!(" (the first of {ranges} ranges)"),
@@ -494,7 +492,7 @@ impl Views {
     fn credit(&mut self, id: StatusId, plan: &Plan, shown: u64, visited: u64) -> u64 {
         let status = self.statuses.get_mut(id);
         let rows = status.rows_of_reads(plan, 1, shown);
-        if let Some(account) = &mut status.account {
+        if let Some(account) = status.account_mut() {
             account.save(rows.saturating_sub(visited));
         }
         visited.saturating_sub(rows)
@@ -504,7 +502,7 @@ impl Views {
     #[inline]
     pub(crate) fn credit_key(&mut self, id: StatusId) {
         let status = self.statuses.get_mut(id);
-        if status.account.is_none() {
+        if status.account().is_none() {
             return;
         }
         let plan = &self.catalog.join(status.join).plan;
@@ -513,7 +511,7 @@ impl Views {
             true => plan.join.sources.len() as u64 + 1,
             false => status.rows_of_reads(plan, 1, 1),
         };
-        if let Some(account) = &mut status.account {
+        if let Some(account) = status.account_mut() {
             account.save(rows);
         }
     }

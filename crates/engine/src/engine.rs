@@ -104,7 +104,7 @@ impl Engine {
             updater_targets: self.views.updaters.targets() as u64,
             updater_bytes: self.views.updaters.bytes() as u64,
             status_ranges: self.views.statuses.len() as u64,
-            status_range_bytes: self.views.statuses.bytes() as u64,
+            status_range_bytes: self.views.status_range_bytes() as u64,
             streams: self.base.streams.len() as u64,
             stream_bytes: (self.base.streams.bytes() + self.base.spilling.bytes()) as u64,
             spilled_values: self.base.spilled.len() as u64,

@@ -333,7 +333,7 @@ impl Engine {
         }
         for &id in ids.iter().take(LISTED_MAX) {
             let status = self.views.statuses.get(id);
-            let state = match (&status.work, status.expires_at) {
+            let state = match (&status.work, status.expires_at()) {
                 (_, Some(at)) => format!(
                     "snapshot of {} ms ago, valid for {} ms more",
                     self.now.since(status.since),

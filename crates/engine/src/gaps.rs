@@ -24,7 +24,6 @@ use crate::slice::SLICED_READS_MAX;
 use crate::status::{Fixed, StatusId};
 use crate::views::Views;
 use alloc::vec::Vec;
-use core::ops::Bound;
 use headwater_base::KeyRange;
 use headwater_base::key::{before_end, end_at_most, prefix_end};
 use headwater_pattern::{Bindings, Pattern};
@@ -128,7 +127,7 @@ impl Engine {
         let fixed = Fixed::of(output, gap);
         let (before, behind) = (self.range_before(join, gap, fixed), self.range_behind(join, gap));
         let touches =
-            |engine: &Self, id: StatusId| *engine.views.statuses.get(id).last == *gap.first;
+            |engine: &Self, id: StatusId| *engine.views.statuses.get(id).last() == *gap.first;
         if let Some(id) = behind
             && (self.views.statuses.get(id).rooted
                 || before.is_none_or(|before| !touches(self, before)))
@@ -183,7 +182,7 @@ impl Engine {
             let filled = match extended {
                 None => self.fill_alone(join, wide, Some(ahead)),
                 Some(id) => {
-                    let whole = KeyRange::new(&self.views.statuses.get(id).first, &wide.last);
+                    let whole = KeyRange::new(self.views.statuses.get(id).first(), &wide.last);
                     self.extend(id, wide, whole, Some(ahead))
                 }
             };
@@ -200,23 +199,21 @@ impl Engine {
 
     /// The range that ends where a gap begins, or before that if it fixes the same components.
     fn range_before(&self, join: u32, gap: &KeyRange, fixed: Fixed) -> Option<StatusId> {
-        let cover = &self.views.catalog.join(join).cover;
-        let below = (Bound::Unbounded, Bound::Excluded(&*gap.first));
-        let (_, &id) = cover.range::<[u8], _>(below).next_back()?;
+        let id = self.views.catalog.join(join).cover.before(&gap.first)?;
         let status = self.views.statuses.get(id);
-        let is_near = fixed == status.fixed
-            && fixed.stem(&gap.first).is_some_and(|stem| status.first.starts_with(stem));
-        if *status.last != *gap.first && !is_near {
+        let is_near = fixed == status.fixed()
+            && fixed.stem(&gap.first).is_some_and(|stem| status.first().starts_with(stem));
+        if *status.last() != *gap.first && !is_near {
             return None;
         }
-        let whole = KeyRange::new(&status.first, &gap.last);
+        let whole = KeyRange::new(status.first(), &gap.last);
         (self.may_extend(id, &whole)).then_some(id)
     }
 
     /// The range that begins where a gap ends.
     fn range_behind(&self, join: u32, gap: &KeyRange) -> Option<StatusId> {
-        let id = *self.views.catalog.join(join).cover.get(&*gap.last)?;
-        let whole = KeyRange::new(&gap.first, &self.views.statuses.get(id).last);
+        let id = self.views.catalog.join(join).cover.at(&gap.last)?;
+        let whole = KeyRange::new(&gap.first, self.views.statuses.get(id).last());
         self.may_extend(id, &whole).then_some(id)
     }
 
@@ -226,17 +223,15 @@ impl Engine {
         // What is large goes in one step some day.
         let is_large = self.reads.slices.rows().is_some_and(|most| status.rows as usize > 2 * most);
         let output = &self.views.catalog.join(status.join).plan.join.output;
-        !is_large && Fixed::of(output, whole) == status.fixed
+        !is_large && Fixed::of(output, whole) == status.fixed()
     }
 
     /// Files the targets of the range before `first` that fixes the same for no more than that range: another one is the last now.
     fn uproot_before(&mut self, join: u32, first: &[u8], fixed: Fixed) {
-        let below = (Bound::Unbounded, Bound::Excluded(first));
-        let before = self.views.catalog.join(join).cover.range::<[u8], _>(below).next_back();
-        let Some((_, &id)) = before else { return };
+        let Some(id) = self.views.catalog.join(join).cover.before(first) else { return };
         let status = self.views.statuses.get(id);
-        let is_near = status.fixed == fixed
-            && fixed.stem(first).is_some_and(|stem| status.first.starts_with(stem));
+        let is_near = status.fixed() == fixed
+            && fixed.stem(first).is_some_and(|stem| status.first().starts_with(stem));
         if is_near && status.rooted && !status.open && !self.views.fan_outs.concern(id) {
             let range = status.range();
             self.resize(id, &range, false);
@@ -296,13 +291,14 @@ impl Engine {
         let status = self.views.statuses.get_mut(id);
         status.rooted = rooted;
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        status.visited = visited;
+        status.set_visited(visited);
         self.link(id, &spans, read);
         let folded = match best {
             Some(best) => best,
             None => self.fold(&plan, tuples),
         };
         self.views.catalog.join_mut(join).counters.fills += 1;
+        self.reserve_outputs(id, &folded);
         self.put_all(join, gap, folded);
         self.drain();
         Ok(())
@@ -320,7 +316,7 @@ impl Engine {
         // Logged keys would otherwise be applied to the gap, whose execution sees them already.
         self.refresh(id, &all).map_err(|Missing| Unfilled::Missing)?;
         let status = self.views.statuses.get(id);
-        let (join, fixed) = (status.join, status.fixed);
+        let (join, fixed) = (status.join, status.fixed());
         let rooted = status.rooted || self.views.is_last(join, &whole, fixed);
         let mut filed = whole.clone();
         if let Some(stem) = fixed.stem(&whole.first).filter(|_| rooted) {
@@ -328,7 +324,7 @@ impl Engine {
         }
         let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
-        let first = self.views.statuses.get(id).first.clone();
+        let first = self.views.statuses.get(id).first().to_vec();
         fixed.bind(&plan.join.output, &first, &mut bindings);
         let mut execution = Execution::new(join, plan.clone(), gap);
         execution.follow = Some((&filed, fixed));
@@ -352,7 +348,7 @@ impl Engine {
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.views.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
-        status.visited += visited;
+        status.visits_more(visited);
         self.link(id, &spans, read);
         let folded = self.fold(&plan, tuples);
         self.views.catalog.join_mut(join).counters.fills += 1;
@@ -410,23 +406,23 @@ impl Views {
     /// the gap reaches there.
     fn end_ahead(&self, join: u32, gap: &KeyRange, fixed: Fixed) -> Option<Vec<u8>> {
         let mut end = prefix_end(fixed.stem(&gap.first)?);
-        let cover = &self.catalog.join(join).cover;
-        let from = (Bound::Included(&*gap.last), Bound::Unbounded);
-        if let Some((next, _)) =
-            cover.range::<[u8], _>(from).next().filter(|_| !gap.last.is_empty())
+        if gap.last.is_empty() {
+            return None;
+        }
+        let next = self.catalog.join(join).cover.from(&gap.last);
+        if let Some(next) = next.map(|id| self.statuses.get(id).first())
             && before_end(next, &end)
         {
             end = next.to_vec();
         }
-        (!gap.last.is_empty() && before_end(&gap.last, &end)).then_some(end)
+        before_end(&gap.last, &end).then_some(end)
     }
 
     /// Whether no range of a join begins behind `range`, within what its keys have in common.
     fn is_last(&self, join: u32, range: &KeyRange, fixed: Fixed) -> bool {
         let Some(stem) = fixed.stem(&range.first) else { return false };
-        let from = (Bound::Excluded(&*range.first), Bound::Unbounded);
-        let mut behind = self.catalog.join(join).cover.range::<[u8], _>(from);
-        behind.next().is_none_or(|(next, _)| !next.starts_with(stem))
+        let behind = self.catalog.join(join).cover.behind(&range.first);
+        behind.is_none_or(|next| !self.statuses.get(next).first().starts_with(stem))
     }
 }
 

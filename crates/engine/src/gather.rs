@@ -149,7 +149,7 @@ impl Engine {
         let most = if self.reads.slices.is_active() { gathering.rows } else { usize::MAX };
         let (from, is_divisible) = (gathering.at.clone(), gathering.is_divisible);
         let status = self.views.statuses.get(id);
-        let (join, fixed, range) = (status.join, status.fixed, status.range());
+        let (join, fixed, range) = (status.join, status.fixed(), status.range());
         let filed = status.filed();
         let plan = self.views.catalog.join(join).plan.clone();
         let mut bindings = Bindings::new();
@@ -178,7 +178,7 @@ impl Engine {
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.views.statuses.get_mut(id);
         status.rows = status.rows.saturating_add(u32::try_from(rows).unwrap_or(u32::MAX));
-        status.visited += visited;
+        status.visits_more(visited);
         self.link(id, &spans, read);
         let next = step.and_then(|step| step.next);
         if let (Some(gathering), Some(_)) = (self.views.gatherings.get_mut(&id), &next) {

@@ -59,7 +59,7 @@ impl GroupNote {
         let from = head(suffix);
         // A number of 0 stands for the group's start alone.
         let told = suffix.is_empty() || from != 0;
-        let whole = status.expires_at.is_none() && reaches_end && told;
+        let whole = status.expires_at().is_none() && reaches_end && told;
         let noted = Noted {
             join: status.join,
             status: id,

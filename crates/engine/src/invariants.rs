@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::handles::Handle;
 use crate::maintain::leading;
 use crate::status::StatusId;
-use crate::updaters::{Reader, Target, decode};
+use crate::updaters::{CONTEXT_ROOM, Reader, Target, decode};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use headwater_pattern::{Bindings, Mode};
@@ -30,13 +30,15 @@ impl Engine {
         let mut targets = 0;
         for (join, installed) in self.views.catalog.iter() {
             let mut end: Option<Vec<u8>> = None;
-            for (first, &id) in &installed.cover {
+            for id in installed.cover.ids() {
                 let status = self.views.statuses.get(id);
-                assert!(status.join == join && *status.first == **first, "the cover names its own");
+                let first = status.first();
+                assert!(status.join == join, "the cover names its own");
+                assert_eq!(installed.cover.at(first), Some(id), "a range is where it begins");
                 assert!(!status.range().is_empty(), "R1");
                 // The range before must have an end, at or before this one's start.
-                assert!(end.is_none_or(|end| !end.is_empty() && *end <= **first), "R1");
-                end = Some(status.last.to_vec());
+                assert!(end.is_none_or(|end| !end.is_empty() && *end <= *first), "R1");
+                end = Some(status.last().to_vec());
                 statuses += 1;
                 targets += self.check_status(id);
             }
@@ -137,10 +139,11 @@ impl Engine {
         targets.retain(|target| !self.views.fan_outs.concern(target.status()));
         for target in targets {
             let status = self.views.statuses.get(target.status());
+            let mut room = CONTEXT_ROOM;
             let mut bindings = Bindings::new();
             let mut output = Vec::new();
-            status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
-            decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
+            status.fixed().bind(&plan.join.output, status.first(), &mut bindings);
+            decode(self.views.updaters.contexts.get(target.context(), &mut room), &mut bindings);
             if pattern.bind(key, &mut bindings)
                 && plan.join.output.fill(&bindings, &mut output)
                 && status.contains(&output)
@@ -190,15 +193,15 @@ impl Engine {
         let gathering = status.work.as_ref().is_some_and(|work| work.gathering);
         assert_eq!(gathering, self.views.gatherings.contains_key(&id), "J1");
         if !status.is_clean() {
-            for dependent in status.dependents.iter() {
+            for dependent in status.dependents().iter() {
                 let work = self.views.statuses.get(dependent).work.as_ref();
                 let told = work.is_some_and(|work| work.invalid || work.upstream.contains(&id));
                 assert!(told, "R4");
             }
         }
-        for source in status.sources.iter() {
+        for source in status.sources().iter() {
             assert!(
-                self.views.statuses.get(source).dependents.iter().any(|it| it == id),
+                self.views.statuses.get(source).dependents().iter().any(|it| it == id),
                 "ranges know each other"
             );
         }
@@ -206,7 +209,7 @@ impl Engine {
             let layer = self.views.catalog.join(status.join).layer;
             let table = self.store.table(layer);
             let noted = table.note(group).ranges().iter().find(|noted| noted.status == id);
-            let suffix = &status.first[table.group_prefix(group).len()..];
+            let suffix = &status.first()[table.group_prefix(group).len()..];
             let serves = noted.expect("a group notes its status ranges").serves(suffix);
             assert!(
                 !serves || status.is_clean(),

@@ -3,6 +3,7 @@
 use crate::accept::{COMPONENTS_MAX, refused};
 use crate::catalog::{Fold, Installed, Plan};
 use crate::choose::Choices;
+use crate::cover::Cover;
 use crate::engine::Engine;
 use crate::exec::Missing;
 use crate::report::{EngineError, JoinCounters, JoinInstalled, JoinReport, Stop, TableOptions};
@@ -108,7 +109,7 @@ impl Engine {
             gatherings: 0,
             layer: output_table,
             installed: self.views.catalog.installs,
-            cover: BTreeMap::new(),
+            cover: Cover::default(),
             frontiers: Vec::new(),
             part_ends: Vec::new(),
             kept: BTreeMap::new(),
@@ -235,7 +236,7 @@ impl Engine {
             return Ok(());
         }
         while self.views.catalog.join(of).vacated < VACATED_MAX {
-            let Some((_, &status)) = self.views.catalog.join(id).cover.first_key_value() else {
+            let Some(status) = self.views.catalog.join(id).cover.from(b"") else {
                 break;
             };
             if self.reads.slices.lets_others() {
@@ -328,7 +329,8 @@ impl Engine {
 
     fn report_join(&self, join: &Installed) -> JoinReport {
         let chosen = join.choices.as_deref();
-        let statuses = || join.cover.values().map(|&id| self.views.statuses.get(id));
+        let ids = join.cover.ids();
+        let statuses = || ids.iter().map(|&id| self.views.statuses.get(id));
         JoinReport {
             name: join.name.clone(),
             canonical: join.canonical.clone(),

@@ -243,7 +243,7 @@ impl Engine {
         if plan.join.mode == headwater_pattern::Mode::Pull {
             return;
         }
-        for &id in installed.cover.values() {
+        for id in installed.cover.ids() {
             let status = self.views.statuses.get(id);
             if status.is_invalid() {
                 continue;

@@ -21,6 +21,7 @@ mod changed;
 mod choose;
 mod collect;
 mod computed;
+mod cover;
 mod dead;
 mod divide;
 mod ending;

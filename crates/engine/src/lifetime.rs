@@ -6,10 +6,10 @@
 use crate::engine::Engine;
 use crate::span::SourceSpans;
 use crate::status::{Fixed, Status, StatusId, is_open};
-use crate::updaters::{ContextId, Reader, SortedSet, Target, UpdaterId, decode};
+use crate::updaters::{CONTEXT_ROOM, ContextId, Reader, SortedSet, Target, UpdaterId, decode};
 use crate::views::Views;
 use alloc::vec::Vec;
-use headwater_base::{InlineBytes, KeyRange};
+use headwater_base::KeyRange;
 use headwater_pattern::{Bindings, Mode, containing_range};
 
 impl Engine {
@@ -21,7 +21,7 @@ impl Engine {
         let group = self.store.table_mut(layer).0.group_around(range);
         let fixed = Fixed::of(&plan.join.output, range);
         let expires_at = match plan.join.mode {
-            Mode::Snapshot { millis } => Some(self.now.plus(millis)),
+            Mode::Snapshot { millis } => Some(self.now.plus(millis).min(Status::EXPIRES_LAST)),
             _ => None,
         };
         let sifted = self.base.spans_homes(range);
@@ -29,32 +29,25 @@ impl Engine {
         let heat = self.memory.ranges.inserted(hash, self.views.statuses.len());
         let account = self.open_account(join, range);
         let grant = account.as_ref().map_or(0, |account| account.granted());
-        let id = self.views.statuses.add(Status {
-            join,
-            first: range.first.as_slice().into(),
-            last: range.last.as_slice().into(),
-            fixed,
-            open: is_open(&range.first[..fixed.prefix_bytes], &range.last),
-            rooted: false,
-            sifted,
-            group,
-            work: None,
-            targets: SortedSet::default(),
-            dependents: SortedSet::default(),
-            sources: SortedSet::default(),
-            since: self.now,
-            rows: 0,
-            visited: 0,
-            heat,
-            expires_at,
-            account,
-        });
+        let notes = group.map(|group| self.store.table(layer).note(group).ranges());
+        let beside = notes.and_then(|notes| notes.first());
+        let beside = beside.map(|noted| self.views.statuses.get(noted.status));
+        let mut status = Status::new(join, range, fixed, beside);
+        (status.sifted, status.group) = (sifted, group);
+        (status.since, status.heat) = (self.now, heat);
+        if let Some(account) = account {
+            status.set_account(account);
+        }
+        if let Some(at) = expires_at {
+            status.expire_at(at);
+        }
+        let id = self.views.statuses.add(status);
         self.views.statuses.grant(id, grant);
         self.note(id);
         if let Some(at) = expires_at {
             self.views.snapshots.insert((at, id));
         }
-        self.views.catalog.join_mut(join).cover.insert(InlineBytes::new(&range.first), id);
+        self.views.catalog.join_mut(join).cover.insert(&range.first, id);
         id
     }
 
@@ -66,14 +59,12 @@ impl Engine {
         status.sifted = sifted;
         let old = status.filed();
         let join = status.join;
-        if *status.first != *whole.first {
+        if *status.first() != *whole.first {
             let cover = &mut self.views.catalog.join_mut(join).cover;
-            cover.remove(&*status.first);
-            cover.insert(InlineBytes::new(&whole.first), id);
-            status.first = whole.first.as_slice().into();
+            cover.remove(status.first());
+            cover.insert(&whole.first, id);
         }
-        status.last = whole.last.as_slice().into();
-        status.open = is_open(&status.first[..status.fixed.prefix_bytes], &status.last);
+        status.set_range(whole);
         status.rooted = rooted;
         let filed = status.filed();
         if filed != old {
@@ -97,8 +88,8 @@ impl Engine {
         let prefix = table.group_prefix(group);
         self.views.statuses.set_landing(id, prefix);
         let status = self.views.statuses.get(id);
-        let suffix = &status.first[prefix.len()..];
-        let reaches_end = is_open(prefix, &status.last);
+        let suffix = &status.first()[prefix.len()..];
+        let reaches_end = is_open(prefix, status.last());
         table.note_mut(group).set(id, status, suffix, reaches_end);
     }
 
@@ -174,8 +165,8 @@ impl Engine {
         if !reader.upstream.iter().flatten().any(|&join| join == status.join) {
             return;
         }
-        self.views.statuses.get_mut(id).sources.insert(source);
-        self.views.statuses.get_mut(source).dependents.insert(id);
+        self.views.statuses.get_mut(id).add_source(source);
+        self.views.statuses.get_mut(source).add_dependent(id);
         if !self.views.statuses.get(source).is_clean() {
             self.dirty(id).upstream.insert(source);
         }
@@ -197,10 +188,10 @@ impl Engine {
         for (entry, _) in log.iter() {
             self.views.updaters.contexts.release(entry.context);
         }
-        let sources = core::mem::take(&mut self.views.statuses.get_mut(id).sources);
+        let sources = self.views.statuses.get_mut(id).take_sources();
         for source in sources.iter() {
             if self.views.statuses.find(source).is_some() {
-                self.views.statuses.get_mut(source).dependents.remove(id);
+                self.views.statuses.get_mut(source).remove_dependent(id);
             }
         }
     }
@@ -210,9 +201,9 @@ impl Engine {
         self.invalidate(id);
         let status = self.views.statuses.take(id);
         let installed = self.views.catalog.join_mut(status.join);
-        installed.cover.remove(&*status.first);
+        installed.cover.remove(status.first());
         let layer = installed.layer;
-        if let Some(at) = status.expires_at {
+        if let Some(at) = status.expires_at() {
             self.views.snapshots.remove(&(at, id));
         }
         if let Some(group) = status.group {
@@ -220,9 +211,9 @@ impl Engine {
             table.note_mut(group).remove(id);
             table.forget_if_idle(group);
         }
-        for dependent in status.dependents.iter() {
+        for dependent in status.dependents().iter() {
             if self.views.statuses.find(dependent).is_some() {
-                self.views.statuses.get_mut(dependent).sources.remove(id);
+                self.views.statuses.get_mut(dependent).remove_source(id);
                 self.invalidate(dependent);
             }
         }
@@ -237,12 +228,12 @@ impl Engine {
         let status = self.views.statuses.get_mut(id);
         let (join, whole) = (status.join, status.range());
         let divides_on = status.work.as_ref().is_some_and(|work| work.divides_on);
-        let dependents = core::mem::take(&mut status.dependents);
+        let dependents = status.take_dependents();
         let is_there = |&dependent: &StatusId| self.views.statuses.find(dependent).is_some();
         let dependents: Vec<_> = dependents.iter().filter(is_there).collect();
         for &dependent in &dependents {
             let dependent = self.views.statuses.get_mut(dependent);
-            dependent.sources.remove(id);
+            dependent.remove_source(id);
             if let Some(work) = &mut dependent.work {
                 work.upstream.remove(&id);
             }
@@ -251,8 +242,8 @@ impl Engine {
         for part in [KeyRange::new(&whole.first, at), KeyRange::new(at, &whole.last)] {
             let part = self.make_status(join, &part);
             for &dependent in &dependents {
-                self.views.statuses.get_mut(dependent).sources.insert(part);
-                self.views.statuses.get_mut(part).dependents.insert(dependent);
+                self.views.statuses.get_mut(dependent).add_source(part);
+                self.views.statuses.get_mut(part).add_dependent(dependent);
             }
             let work = self.dirty(part);
             (work.invalid, work.divides_on) = (true, divides_on);
@@ -292,8 +283,7 @@ impl Engine {
     fn reset_each(&mut self, joins: Vec<u32>) {
         self.reads.long_reads.collections.change_all();
         for id in joins {
-            let statuses: Vec<_> = self.views.catalog.join(id).cover.values().copied().collect();
-            for status in statuses {
+            for status in self.views.catalog.join(id).cover.ids() {
                 self.discard(status);
             }
             let outputs = self.views.catalog.join(id).plan.join.output.range_of_all();
@@ -327,8 +317,9 @@ impl Views {
                 bindings.set(*slot, value);
             }
         });
-        status.fixed.bind(&plan.join.output, &range.first, &mut bindings);
-        decode(self.updaters.contexts.get(context), &mut bindings);
+        status.fixed().bind(&plan.join.output, &range.first, &mut bindings);
+        let mut room = CONTEXT_ROOM;
+        decode(self.updaters.contexts.get(context, &mut room), &mut bindings);
         containing_range(&plan.join.output, range, pattern, &bindings)
             .expect("a target was added for a span that contributes")
     }

@@ -17,9 +17,9 @@ use crate::exec::Missing;
 use crate::handles::Handle;
 use crate::views::Views;
 use alloc::vec::Vec;
-use core::ops::{Bound, ControlFlow};
+use core::ops::ControlFlow;
 use headwater_base::KeyRange;
-use headwater_base::key::{before_end, end_at_most, end_bound};
+use headwater_base::key::{before_end, end_at_most};
 use headwater_store::{Scan, TableId};
 
 /// Reads of more keys than this have all of their range computed.
@@ -242,11 +242,10 @@ impl Views {
     fn materialized_up_to(&self, join: u32, range: &KeyRange, reverse: bool) -> Option<Vec<u8>> {
         if !reverse {
             let id = self.status_at(join, &range.first)?;
-            return Some(self.statuses.get(id).last.to_vec());
+            return Some(self.statuses.get(id).last().to_vec());
         }
-        let below = (Bound::Unbounded, end_bound(&range.last));
-        let (first, &id) = self.catalog.join(join).cover.range::<[u8], _>(below).next_back()?;
-        let reaches = end_at_most(&range.last, &self.statuses.get(id).last);
-        reaches.then(|| first.to_vec())
+        let id = self.catalog.join(join).cover.before_end(&range.last)?;
+        let status = self.statuses.get(id);
+        end_at_most(&range.last, status.last()).then(|| status.first().to_vec())
     }
 }

@@ -9,7 +9,7 @@ use crate::exec::{Execution, Missing};
 use crate::log::LogEntry;
 use crate::status::StatusId;
 use crate::tuples::Tuples;
-use crate::updaters::{Reader, Target, decode};
+use crate::updaters::{CONTEXT_ROOM, Reader, Target, decode};
 use crate::views::Views;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -139,8 +139,9 @@ impl Engine {
         let plan = self.views.catalog.join(status.join).plan.clone();
         let mut range = self.scratch.range_room.take().unwrap_or_else(KeyRange::all);
         status.copy_range(&mut range);
-        let fixed = status.fixed;
-        let context = self.views.updaters.contexts.get(entry.context).to_vec();
+        let fixed = status.fixed();
+        let mut room = CONTEXT_ROOM;
+        let context = self.views.updaters.contexts.get(entry.context, &mut room).to_vec();
         let mut bindings = Bindings::new();
         fixed.bind(&plan.join.output, &range.first, &mut bindings);
         decode(&context, &mut bindings);
@@ -204,7 +205,7 @@ impl Engine {
         let status = self.views.statuses.get(id);
         // The targets are searched once all rows were read.
         status.targets.fetch();
-        let (join, fixed) = (status.join, status.fixed);
+        let (join, fixed) = (status.join, status.fixed());
         let wider = status.filed_wider();
         let filed = wider.as_ref().unwrap_or(range);
         let mut execution = Execution::new(join, plan.clone(), range);
@@ -230,10 +231,10 @@ impl Engine {
         }
         let status = self.views.statuses.get_mut(id);
         if is_there {
-            status.visited += visited;
+            status.visits_more(visited);
             self.link(id, &spans, read);
         } else {
-            status.visited = status.visited.saturating_sub(visited);
+            status.visits_less(visited);
             if let Some(work) = &mut status.work {
                 work.taken_out.took(visited);
             }
@@ -248,7 +249,7 @@ impl Engine {
     /// How many rows a check key that came or went may lead to in one step: as many as a slice has, or more where computing the range
     /// anew, in slices, is much dearer. Where it leads to more, the range is computed anew.
     fn most_applied(&self, id: StatusId) -> usize {
-        let (rows, visited) = (self.reads.slices.rows_max(), self.views.statuses.get(id).visited);
+        let (rows, visited) = (self.reads.slices.rows_max(), self.views.statuses.get(id).visited());
         let visited = usize::try_from(visited).unwrap_or(usize::MAX);
         (visited / APPLIED_SHARE).clamp(rows, rows.saturating_mul(APPLIED_SLICES))
     }
@@ -277,7 +278,7 @@ impl Views {
             return false;
         }
         let rows = status.work.as_ref().map_or(0, |work| work.taken_out.rows_of(more));
-        rows > status.visited.saturating_sub(rows).max(1)
+        rows > status.visited().saturating_sub(rows).max(1)
     }
 }
 

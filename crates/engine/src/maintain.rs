@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::memory::FED_TOGETHER;
 use crate::rows::{Rows, rows_of};
 use crate::status::{Landing, StatusId, Work, head};
-use crate::updaters::{Reader, Target, decode};
+use crate::updaters::{CONTEXT_ROOM, Reader, Target, decode};
 use crate::views::Views;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -276,13 +276,13 @@ impl Engine {
             }
             let components = match landing.group {
                 Some(_) => landing.components as usize,
-                None => self.views.statuses.get(target.status()).fixed.components,
+                None => self.views.statuses.get(target.status()).fixed().components,
             };
             if fan.as_ref().is_none_or(|fan| fan.components != components) {
                 let status = self.views.statuses.get(target.status());
                 // A fixed slot that the key holds too would have to be compared, unless all
                 // keys of the updater have it.
-                let slots = status.fixed.slots;
+                let slots = status.fixed().slots;
                 let shared = slots & plan.source_slots(plan.value_source()) & !known_slots;
                 let usable = shared == 0 && plan.is_plain_copy();
                 let suffix = usable.then(|| fan_suffix(plan, components, key)).flatten();
@@ -337,8 +337,9 @@ impl Engine {
     ) -> bool {
         let landing = self.views.statuses.landing(target.status());
         let Some(group) = landing.group else { return false };
+        let mut room = CONTEXT_ROOM;
         let mut bindings = Bindings::new();
-        decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
+        decode(self.views.updaters.contexts.get(target.context(), &mut room), &mut bindings);
         output.clear();
         let certain = plan.pattern(plan.value_source()).bind(key, &mut bindings)
             && fill_rest(plan, landing.components as usize, &bindings, output)
@@ -388,7 +389,7 @@ impl Engine {
             return;
         }
         let join = status.join;
-        let prefix = &status.first[..status.fixed.prefix_bytes];
+        let prefix = status.prefix();
         output.clear();
         output.extend_from_slice(prefix);
         output.extend_from_slice(suffix);
@@ -414,9 +415,10 @@ impl Engine {
         if status.is_invalid() {
             return false;
         }
+        let mut room = CONTEXT_ROOM;
         let mut bindings = Bindings::new();
-        status.fixed.bind(&plan.join.output, &status.first, &mut bindings);
-        decode(self.views.updaters.contexts.get(target.context()), &mut bindings);
+        status.fixed().bind(&plan.join.output, status.first(), &mut bindings);
+        decode(self.views.updaters.contexts.get(target.context(), &mut room), &mut bindings);
         output.clear();
         if !plan.source(plan.value_source()).bind(row, &mut bindings)
             || !plan.join.output.fill(&bindings, output)
@@ -473,11 +475,11 @@ impl Engine {
         let status = self.views.statuses.get_mut(id);
         match change {
             (None, Some(new)) => {
-                status.visited += 1;
+                status.visits_more(1);
                 self.add_tuple(id, plan, output, key, new);
             }
             (Some(old), None) => {
-                status.visited = status.visited.saturating_sub(1);
+                status.visits_less(1);
                 self.remove_tuple(id, plan, output, key, old);
             }
             (Some(old), Some(new)) => self.update_tuple(id, plan, output, key, (old, new)),
@@ -490,7 +492,7 @@ impl Engine {
     pub(crate) fn dirty(&mut self, id: StatusId) -> &mut Work {
         self.note_work(id);
         if self.views.statuses.get(id).is_clean() {
-            let dependents: Vec<_> = self.views.statuses.get(id).dependents.iter().collect();
+            let dependents: Vec<_> = self.views.statuses.get(id).dependents().iter().collect();
             for dependent in dependents {
                 self.dirty(dependent).upstream.insert(id);
             }

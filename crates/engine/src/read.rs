@@ -208,7 +208,7 @@ impl Engine {
         let noted = self.store.table(table).note(group).ranges().iter().filter(of_join);
         noted.map(|noted| noted.status).find(|&id| {
             let status = self.views.statuses.get(id);
-            status.expires_at.is_none() && status.covers(&range.first, &range.last)
+            status.expires_at().is_none() && status.covers(&range.first, &range.last)
         })
     }
 

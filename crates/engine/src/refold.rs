@@ -123,7 +123,7 @@ impl Engine {
         wanted: &KeyRange,
     ) -> Result<bool, Missing> {
         let status = self.views.statuses.get_mut(id);
-        let visited_whole = status.visited.max(1);
+        let visited_whole = status.visited().max(1);
         let Some(work) = &mut status.work else { return Ok(false) };
         let concerns = |key: &[u8]| wanted.contains(key) || is_short_group(key, wanted);
         let all = work.stale.len() + work.refolding.len();

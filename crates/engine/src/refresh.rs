@@ -17,6 +17,7 @@ use crate::relate::is_point;
 use crate::status::{StatusId, Work};
 use crate::views::Views;
 use alloc::vec::Vec;
+use core::ops::ControlFlow;
 use headwater_base::key::{before_end, end_at_most};
 use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, fixed_slots};
@@ -44,7 +45,7 @@ impl Engine {
         }
         if let Some(id) = self.views.status_at(join, &range.first) {
             let status = self.views.statuses.get(id);
-            if status.expires_at.is_none() && status.covers(&range.first, &range.last) {
+            if status.expires_at().is_none() && status.covers(&range.first, &range.last) {
                 self.views.catalog.join_mut(join).counters.hits += 1;
                 if let Some(read) = read {
                     read.push(id);
@@ -96,7 +97,7 @@ impl Engine {
                     }
                     self.views.note_snapshot(id);
                     self.views.catalog.join_mut(join).counters.hits += u64::from(was_there);
-                    self.views.statuses.get(id).last.to_vec()
+                    self.views.statuses.get(id).last().to_vec()
                 }
                 None => {
                     let gap = self.next_part(join, &at, &wanted.last);
@@ -156,31 +157,37 @@ impl Engine {
     /// Makes one invalid range of many small ones with gaps between them, the first `most` of them: filling each gap by
     /// itself would leave ever more ranges behind.
     fn merge_scattered(&mut self, join: u32, wanted: &KeyRange, most: usize) {
-        let cover = &self.views.catalog.join(join).cover;
-        let from = (core::ops::Bound::Excluded(&*wanted.first), core::ops::Bound::Unbounded);
-        let within = || {
-            let within = cover.range::<[u8], _>(from);
-            within.take_while(|(at, _)| before_end(at, &wanted.last)).map(|(_, &id)| id)
-        };
-        if within().take(RANGES_MERGED_MIN).count() < RANGES_MERGED_MIN
-            || !self.views.catalog.join(join).mode().is_maintained()
-        {
+        let installed = self.views.catalog.join(join);
+        let goes_on =
+            |more: bool| if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        let mut behind = 0;
+        installed.cover.each_behind(wanted, |_| {
+            behind += 1;
+            goes_on(behind < RANGES_MERGED_MIN)
+        });
+        if behind < RANGES_MERGED_MIN || !installed.mode().is_maintained() {
             return;
         }
-        let first = self.views.status_at(join, &wanted.first);
-        let ids: Vec<_> = first.into_iter().chain(within()).take(most).collect();
+        let mut ids: Vec<_> = self.views.status_at(join, &wanted.first).into_iter().collect();
+        installed.cover.each_behind(wanted, |id| {
+            if ids.len() < most {
+                ids.push(id);
+            }
+            goes_on(ids.len() < most)
+        });
+        ids.truncate(most);
         let mut at = wanted.first.as_slice();
         let mut whole = wanted.clone();
         let mut gaps = false;
         for &id in &ids {
             let status = self.views.statuses.get(id);
-            gaps |= *status.first > *at;
-            at = &status.last;
-            if *status.first < *whole.first {
-                whole.first = status.first.to_vec();
+            gaps |= *status.first() > *at;
+            at = status.last();
+            if *status.first() < *whole.first {
+                whole.first = status.first().to_vec();
             }
-            if !end_at_most(&status.last, &whole.last) {
-                whole.last = status.last.to_vec();
+            if !end_at_most(status.last(), &whole.last) {
+                whole.last = status.last().to_vec();
             }
             if at.is_empty() {
                 break;
@@ -205,6 +212,18 @@ impl Engine {
     pub(crate) fn put_all(&mut self, join: u32, range: &KeyRange, mut folded: Vec<Folded>) {
         self.keep_best(join, range, &mut folded);
         self.set_all(join, folded);
+    }
+
+    /// Makes room for outputs of a range that are about to come: a page that is made for them at once is as large as they
+    /// are, and none of them moves.
+    pub(crate) fn reserve_outputs(&mut self, id: StatusId, folded: &[Folded]) {
+        let status = self.views.statuses.get(id);
+        let (Some(group), [first, .., last]) = (status.group, folded) else { return };
+        let layer = self.views.catalog.join(status.join).layer;
+        let table = self.store.table_mut(layer).0;
+        let skip = table.group_prefix(group).len();
+        let bytes = folded.iter().map(|output| output.key.len() - skip).sum();
+        table.reserve_in(group, (&first.key[skip..], &last.key[skip..]), folded.len(), bytes);
     }
 
     fn set_all(&mut self, join: u32, folded: Vec<Folded>) {
@@ -310,7 +329,7 @@ impl Engine {
             }
             let status = self.views.statuses.get(id);
             let rows = status.work.as_ref().map(|work| work.refolded.rows_after(stale.len() - at));
-            if rows.is_some_and(|rows| rows > status.visited.max(1)) {
+            if rows.is_some_and(|rows| rows > status.visited().max(1)) {
                 self.invalidate(id);
                 break;
             }
@@ -356,7 +375,7 @@ impl Engine {
     /// Recomputes a range as a whole and changes only the outputs that differ.
     fn rebuild(&mut self, id: StatusId) -> Result<(), Missing> {
         let status = self.views.statuses.get(id);
-        let (join, fixed, range) = (status.join, status.fixed, status.range());
+        let (join, fixed, range) = (status.join, status.fixed(), status.range());
         let filed = status.filed();
         let divides_on = status.work.as_ref().is_some_and(|work| work.divides_on);
         let plan = self.views.catalog.join(join).plan.clone();
@@ -384,7 +403,7 @@ impl Engine {
         let rows = spans.len() + 2 * tuples.tuples.len();
         let status = self.views.statuses.get_mut(id);
         status.rows = u32::try_from(rows).unwrap_or(u32::MAX);
-        status.visited = visited;
+        status.set_visited(visited);
         let folded = self.fold(&plan, tuples);
         if let Some(work) = &mut self.views.statuses.get_mut(id).work {
             work.invalid = false;
@@ -424,18 +443,15 @@ impl Engine {
 impl Views {
     /// The status range of `join` in which `key` lies.
     pub(crate) fn status_at(&self, join: u32, key: &[u8]) -> Option<StatusId> {
-        let cover = &self.catalog.join(join).cover;
-        let upto = (core::ops::Bound::Unbounded, core::ops::Bound::Included(key));
-        let (_, &id) = cover.range::<[u8], _>(upto).next_back()?;
+        let id = self.catalog.join(join).cover.upto(key)?;
         self.statuses.get(id).contains(key).then_some(id)
     }
 
     /// The gap from `at` to the next status range, or to `last`.
     pub(crate) fn gap_from(&self, join: u32, at: &[u8], last: &[u8]) -> KeyRange {
-        let cover = &self.catalog.join(join).cover;
-        let from = (core::ops::Bound::Included(at), core::ops::Bound::Unbounded);
-        match cover.range::<[u8], _>(from).next() {
-            Some((next, _)) if before_end(next, last) => KeyRange::new(at, next),
+        let next = self.catalog.join(join).cover.from(at);
+        match next.map(|id| self.statuses.get(id).first()) {
+            Some(next) if before_end(next, last) => KeyRange::new(at, next),
             _ => KeyRange::new(at, last),
         }
     }
@@ -443,10 +459,10 @@ impl Views {
     /// The status ranges of `join` that overlap `range`.
     pub(crate) fn overlapping(&self, join: u32, range: &KeyRange) -> Vec<StatusId> {
         let mut found: Vec<_> = self.status_at(join, &range.first).into_iter().collect();
-        let cover = &self.catalog.join(join).cover;
-        let from = (core::ops::Bound::Excluded(&*range.first), core::ops::Bound::Unbounded);
-        let rest = cover.range::<[u8], _>(from).take_while(|(at, _)| before_end(at, &range.last));
-        found.extend(rest.map(|(_, &id)| id));
+        self.catalog.join(join).cover.each_behind(range, |id| {
+            found.push(id);
+            ControlFlow::Continue(())
+        });
         found
     }
 }

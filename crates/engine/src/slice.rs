@@ -395,11 +395,11 @@ impl Engine {
     pub(crate) fn is_awaited(&self, id: StatusId) -> bool {
         let status = self.views.statuses.get(id);
         let frontiers = &self.views.catalog.join(status.join).frontiers;
-        frontiers.iter().any(|frontier| frontier.has_computed(&status.first, &status.last))
+        frontiers.iter().any(|frontier| frontier.has_computed(status.first(), status.last()))
             || self.reads.long_reads.await_some_of(
                 self.views.catalog.join(status.join).layer,
-                &status.first,
-                &status.last,
+                status.first(),
+                status.last(),
             )
     }
 
@@ -413,9 +413,9 @@ impl Engine {
         let mut going = alloc::vec![id];
         while let Some(id) = going.pop() {
             let Some(status) = self.views.statuses.find(id) else { continue };
-            status.dependents.extend(&mut going);
+            status.dependents().extend(&mut going);
             for frontier in &mut self.views.catalog.join_mut(status.join).frontiers {
-                if frontier.has_computed(&status.first, &status.last) {
+                if frontier.has_computed(status.first(), status.last()) {
                     frontier.lost_at = self.reads.slices.losses;
                 }
             }

@@ -44,9 +44,10 @@ impl Engine {
     pub(crate) fn date_snapshot(&mut self, id: StatusId, oldest: Millis) {
         let now = self.now;
         let status = self.views.statuses.get_mut(id);
-        if let Some(at) = status.expires_at {
+        if let Some(at) = status.expires_at() {
             let earlier = Millis(at.0 - now.since(oldest).min(at.0));
-            (status.since, status.expires_at) = (oldest, Some(earlier));
+            status.since = oldest;
+            status.expire_at(earlier);
             self.views.snapshots.remove(&(at, id));
             self.views.snapshots.insert((earlier, id));
         }
@@ -56,7 +57,9 @@ impl Engine {
     pub(crate) fn is_snapshot_over(&self, id: StatusId) -> bool {
         let status = self.views.statuses.get(id);
         let is_late = |window: Window| status.since.plus(window.within) <= self.now;
-        status.expires_at.is_some_and(|at| at <= self.now || self.views.window.is_some_and(is_late))
+        status
+            .expires_at()
+            .is_some_and(|at| at <= self.now || self.views.window.is_some_and(is_late))
     }
 }
 
@@ -65,7 +68,7 @@ impl Views {
     pub(crate) fn note_snapshot(&mut self, id: StatusId) {
         if let Some(window) = &mut self.window {
             let status = self.statuses.get(id);
-            if status.expires_at.is_some() {
+            if status.expires_at().is_some() {
                 window.oldest = window.oldest.min(status.since);
             }
         }

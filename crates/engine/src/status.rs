@@ -12,21 +12,22 @@
 //! - R4. A range that is not clean is named in `Work::upstream` of each range that depends on it.
 //!
 //! # Cost
-//! A range is a record of about 150 bytes and 8 bytes for each target. Finding the one that
+//! A range is a record of 96 bytes, its two ends, and 8 bytes for each target beyond the first. Finding the one that
 //! serves a read is a look at the note of the output's group, or O(log n) without a group.
 
-use crate::account::Account;
+mod record;
+
+pub(crate) use record::Status;
+
 use crate::log::Log;
 use crate::refold::Refolding;
-use crate::updaters::{ContextId, SortedSet, UpdaterId};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use headwater_base::key::{SEPARATOR, before_end, end_at_most, prefix_end};
-use headwater_base::{KeyRange, Limits, Millis, Shard};
+use headwater_base::key::SEPARATOR;
+use headwater_base::{KeyRange, Limits, Shard};
 use headwater_pattern::{Bindings, Component, Pattern};
-use headwater_policy::Heat;
 use headwater_pool::prefetch;
 use headwater_store::{Chunks, GroupId, Slab};
 
@@ -112,116 +113,6 @@ impl Steps {
     /// Rows visited by all steps, after so many more.
     pub(crate) fn rows_after(&self, more: usize) -> u64 {
         self.rows.saturating_add(self.rows_of(more))
-    }
-}
-
-/// One status range.
-#[derive(Debug)]
-pub(crate) struct Status {
-    pub(crate) join: u32,
-    pub(crate) first: Box<[u8]>,
-    /// Empty: to the end.
-    pub(crate) last: Box<[u8]>,
-    /// What all keys of the range have in common.
-    pub(crate) fixed: Fixed,
-    /// Whether the range reaches to the end of its fixed prefix.
-    pub(crate) open: bool,
-    /// Whether its targets are filed as if it did, so that they stay where they are as it grows.
-    pub(crate) rooted: bool,
-    /// Whether outputs of other homes may lie in it, of which only own ones are its.
-    pub(crate) sifted: bool,
-    /// The group of the output table in which the whole range lies.
-    pub(crate) group: Option<GroupId>,
-    /// `None`: clean.
-    pub(crate) work: Option<Box<Work>>,
-    /// Every target that serves this range.
-    pub(crate) targets: SortedSet<(UpdaterId, ContextId)>,
-    /// Ranges of other joins that read this one.
-    pub(crate) dependents: SortedSet<StatusId>,
-    /// Ranges of other joins that this one read.
-    pub(crate) sources: SortedSet<StatusId>,
-    /// When it was computed.
-    pub(crate) since: Millis,
-    /// Rows of sources and outputs that computing it took, about.
-    pub(crate) rows: u32,
-    /// Rows that recomputing it would visit, about: what its executions visited, with what came and
-    /// went since where it has folds.
-    pub(crate) visited: u64,
-    /// How it is used; a group that notes the range knows better.
-    pub(crate) heat: Heat,
-    /// Snapshots: the moment from which it may not be read.
-    pub(crate) expires_at: Option<Millis>,
-    /// What keeping it has saved and cost, where its join chooses which ranges it keeps.
-    pub(crate) account: Option<Box<Account>>,
-}
-
-impl Status {
-    pub(crate) fn is_clean(&self) -> bool {
-        self.work.is_none()
-    }
-
-    pub(crate) fn range(&self) -> KeyRange {
-        KeyRange::new(&self.first, &self.last)
-    }
-
-    /// The range for which its targets are filed: it holds at least this one (U1).
-    pub(crate) fn filed(&self) -> KeyRange {
-        self.filed_wider().unwrap_or_else(|| self.range())
-    }
-
-    /// The range for which its targets are filed, where that is not this range itself.
-    pub(crate) fn filed_wider(&self) -> Option<KeyRange> {
-        let prefix = &self.first[..self.fixed.prefix_bytes];
-        (self.rooted && !self.open)
-            .then(|| KeyRange { first: self.first.to_vec(), last: prefix_end(prefix) })
-    }
-
-    /// Makes `range` this range.
-    pub(crate) fn copy_range(&self, range: &mut KeyRange) {
-        range.first.clear();
-        range.first.extend_from_slice(&self.first);
-        range.last.clear();
-        range.last.extend_from_slice(&self.last);
-    }
-
-    /// Whether `key` lies in the range.
-    #[inline]
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
-        *self.first <= *key && before_end(key, &self.last)
-    }
-
-    /// Whether all of `[first, last)` lies in the range.
-    #[inline]
-    pub(crate) fn covers(&self, first: &[u8], last: &[u8]) -> bool {
-        *self.first <= *first && end_at_most(last, &self.last)
-    }
-
-    /// Whether what follows the fixed prefix in a key tells if the key lies in the range.
-    #[inline]
-    pub(crate) fn ends_by_suffix(&self) -> bool {
-        self.open || self.last.starts_with(&self.first[..self.fixed.prefix_bytes])
-    }
-
-    /// Whether the key in which `suffix` follows the fixed prefix lies in the range, of which
-    /// [`Status::ends_by_suffix`] holds.
-    #[inline]
-    pub(crate) fn contains_suffix(&self, suffix: &[u8]) -> bool {
-        let prefix_bytes = self.fixed.prefix_bytes;
-        *suffix >= self.first[prefix_bytes..] && (self.open || *suffix < self.last[prefix_bytes..])
-    }
-
-    pub(crate) fn is_invalid(&self) -> bool {
-        self.work.as_ref().is_some_and(|work| work.invalid)
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.first.len()
-            + self.last.len()
-            + self.targets.bytes()
-            + self.dependents.bytes()
-            + self.sources.bytes()
-            + self.work.as_ref().map_or(0, |work| work.bytes())
-            + self.account.as_ref().map_or(0, |_| size_of::<Account>())
     }
 }
 
@@ -464,15 +355,16 @@ impl Statuses {
     /// Notes where updates of the range land, given its group's prefix.
     pub(crate) fn set_landing(&mut self, id: StatusId, group_prefix: &[u8]) {
         let status = self.get(id);
+        let fixed = status.fixed();
         let lands = status.open
             && !status.sifted
-            && status.fixed.prefix_bytes == group_prefix.len()
+            && fixed.prefix_bytes == group_prefix.len()
             && group_prefix.len() <= Landing::PART_BYTES_MAX;
         self.landings[id.0] = Landing {
             group: status.group.filter(|_| lands),
-            components: status.fixed.components as u32,
+            components: fixed.components as u32,
             budget: self.landings[id.0].budget,
-            from: head(&status.first[status.fixed.prefix_bytes..]),
+            from: head(&status.first()[fixed.prefix_bytes..]),
         };
     }
 

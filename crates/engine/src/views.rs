@@ -55,4 +55,10 @@ impl Views {
             from_scratch: false,
         }
     }
+
+    /// Bytes of all records of status ranges, and of what leads to them.
+    pub(crate) fn status_range_bytes(&self) -> usize {
+        let covers = self.catalog.iter().map(|(_, join)| join.cover.bytes());
+        self.statuses.bytes() + covers.sum::<usize>()
+    }
 }

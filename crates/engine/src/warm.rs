@@ -55,8 +55,8 @@ impl Engine {
                     }
                     // The whole key: the range is that of one output.
                     None if !status.open && found < WARM_MAX => {
-                        outputs[found] = &status.first;
-                        status.first.first().into_iter().for_each(prefetch);
+                        outputs[found] = status.first();
+                        status.first().first().into_iter().for_each(prefetch);
                         found += 1;
                     }
                     None => {}

@@ -24,8 +24,9 @@
 //! # Cost
 //! Search is a binary search over slots; a key greater than all goes to the end after one
 //! comparison (the output hint). Inserting moves 16 bytes per slot behind it. Arithmetic for a
-//! timeline entry (`0001234567|u0000042`, prefix of 4 shared): 16 + 15 = 31 bytes, and at most
-//! half as much again in free space.
+//! timeline entry (`0001234567|u0000042`, prefix of 4 shared): 16 + 15 = 31 bytes. A page that grows gets a tenth more than it
+//! needs, and what the allocator would leave unused behind that; one that is made for keys which come together gets no more than
+//! they need.
 
 #![expect(
     unsafe_code,
@@ -458,5 +459,47 @@ mod tests {
             assert_eq!(both.len(), model.len());
             assert!(warm(&both));
         }
+    }
+
+    #[test]
+    fn a_page_with_room_for_what_comes_does_not_grow_for_it() {
+        let key = |stem: &str, number: usize| alloc::format!("{stem}{number:06}").into_bytes();
+        for held in [0, 1, 2, 7] {
+            for (stem, count) in [("", 2), ("c|", 3), ("c|longer stem|", 10), ("0123", 90)] {
+                let mut page = Page::default();
+                let mut all = BTreeMap::new();
+                for number in 0..held {
+                    let key = key(["a", "c|long", "z"][number % 3], number);
+                    let at = page.search(&key).unwrap_err();
+                    assert!(page.insert(at, &key, number as u64));
+                    all.insert(key, number as u64);
+                }
+                let new: Vec<_> = (0..count).map(|number| key(stem, number)).collect();
+                let bytes = new.iter().map(Vec::len).sum();
+                page.reserve((&new[0], &new[count - 1]), count, bytes);
+                page.check_invariants();
+                let capacity = page.capacity();
+                for (word, key) in new.into_iter().enumerate() {
+                    let at = page.search(&key).unwrap_err();
+                    assert!(page.insert(at, &key, word as u64));
+                    page.check_invariants();
+                    all.insert(key, word as u64);
+                }
+                assert_eq!(page.capacity(), capacity, "{held} and {count} of {stem}");
+                assert!(
+                    capacity <= (page.live_bytes() + 16) * 5 / 4,
+                    "{held} and {count} of {stem}"
+                );
+                assert!((0..page.len()).map(|at| (page.key(at), page.word(at))).eq(all));
+            }
+        }
+        let mut page = Page::default();
+        page.reserve((b"a", b"z"), 1000, 10_000);
+        assert_eq!(page.capacity(), 0, "too much for a page");
+        // What comes may be something else.
+        page.reserve((b"announced 1", b"announced 2"), 2, 22);
+        assert!(page.insert(page.search(b"other").unwrap_err(), b"other", 1));
+        page.check_invariants();
+        assert_eq!((page.len(), page.key(0)), (1, b"other".to_vec()));
     }
 }

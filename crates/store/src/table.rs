@@ -31,6 +31,7 @@ use crate::slab::Slab;
 use crate::tree::{Inserted, Tree};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 use headwater_base::hash::Secret;
 use headwater_base::{InlineBytes, KeyRange, key::SEPARATOR};
 use headwater_pool::{Pool, ValueRef, prefetch};
@@ -66,7 +67,19 @@ pub(crate) enum Trail {
 
 /// A group of one table. Valid until the group is forgotten (B3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GroupId(u32);
+pub struct GroupId(NonZeroU32);
+
+impl GroupId {
+    #[inline]
+    fn new(number: u32) -> Self {
+        Self(NonZeroU32::new(number + 1).expect("a table has fewer groups than there are numbers"))
+    }
+
+    #[inline]
+    fn number(self) -> u32 {
+        self.0.get() - 1
+    }
+}
 
 /// A group. With a note of 24 bytes it fills one cache line.
 #[derive(Debug)]
@@ -195,7 +208,7 @@ impl<N: Note> Table<N> {
     #[must_use]
     pub fn group_of(&self, key: &[u8]) -> Option<GroupId> {
         let prefix = self.grouped(key)?;
-        self.find(prefix).map(GroupId)
+        self.find(prefix).map(GroupId::new)
     }
 
     /// What all keys of the group of `key` begin with, whether or not the group exists.
@@ -212,7 +225,7 @@ impl<N: Note> Table<N> {
         if !ends_within(last, prefix) || !self.is_regrouped(prefix) {
             return None;
         }
-        self.find(prefix).map(GroupId)
+        self.find(prefix).map(GroupId::new)
     }
 
     /// The group in which all of `range` lies, made where it does not exist; `None` where the
@@ -220,36 +233,36 @@ impl<N: Note> Table<N> {
     pub fn group_around(&mut self, range: &KeyRange) -> Option<GroupId> {
         let prefix = group_prefix(&range.first, self.prefix.len(), self.boundary)?;
         let lies_in = ends_within(&range.last, prefix) && self.is_regrouped(prefix);
-        lies_in.then(|| GroupId(self.find_or_create(prefix)))
+        lies_in.then(|| GroupId::new(self.find_or_create(prefix)))
     }
 
     /// Bytes that a group's pages and record take.
     #[must_use]
     pub fn group_bytes(&self, group: GroupId) -> usize {
-        size_of::<Group<N>>() + self.group(group.0).tree.allocated_bytes()
+        size_of::<Group<N>>() + self.group(group.number()).tree.allocated_bytes()
     }
 
     /// The note on a group.
     #[inline]
     #[must_use]
     pub fn note(&self, group: GroupId) -> &N {
-        &self.group(group.0).note
+        &self.group(group.number()).note
     }
 
     /// The note on a group, to be changed.
     pub fn note_mut(&mut self, group: GroupId) -> &mut N {
-        &mut self.group_mut(group.0).note
+        &mut self.group_mut(group.number()).note
     }
 
     /// Forgets a group that has neither keys nor a note.
     pub fn forget_if_idle(&mut self, group: GroupId) {
-        let record = self.group(group.0);
+        let record = self.group(group.number());
         if !record.tree.is_empty() || !record.note.is_idle() {
             return;
         }
-        let record = self.groups.remove(group.0).expect("B2: a group that is found exists");
+        let record = self.groups.remove(group.number()).expect("B2: a group that is found exists");
         let hash = self.secret.hash(&record.prefix);
-        self.by_prefix.remove(hash, group.0);
+        self.by_prefix.remove(hash, group.number());
         self.order.remove(&record.prefix);
         self.sizes.key_bytes -= record.prefix.len();
     }
@@ -370,7 +383,7 @@ impl<N: Note> Table<N> {
             }
             Some(prefix) => {
                 let group = self.find_or_create(prefix);
-                self.insert_in(pool, GroupId(group), &key[prefix.len()..], value)
+                self.insert_in(pool, GroupId::new(group), &key[prefix.len()..], value)
             }
         }
     }
@@ -384,22 +397,30 @@ impl<N: Note> Table<N> {
         suffix: &[u8],
         value: ValueRef,
     ) -> Option<ValueRef> {
-        let record = &mut self.groups[group.0];
+        let record = &mut self.groups[group.number()];
         insert_into(&mut record.tree, &mut self.sizes, pool, suffix, (value, &self.secret))
+    }
+
+    /// As [`Tree::reserve`], for keys made of the group's prefix and what follows it.
+    pub fn reserve_in(&mut self, group: GroupId, ends: (&[u8], &[u8]), count: usize, bytes: usize) {
+        let tree = &mut self.groups[group.number()].tree;
+        let before = tree.allocated_bytes();
+        tree.reserve(ends, count, bytes);
+        self.sizes.page_bytes = self.sizes.page_bytes + tree.allocated_bytes() - before;
     }
 
     /// The value of the key made of the group's prefix and `suffix`.
     #[inline]
     #[must_use]
     pub fn get_in(&self, group: GroupId, suffix: &[u8]) -> Option<ValueRef> {
-        self.group(group.0).tree.get(suffix).map(ValueRef::from_word)
+        self.group(group.number()).tree.get(suffix).map(ValueRef::from_word)
     }
 
     /// A group's prefix, table name included.
     #[inline]
     #[must_use]
     pub fn group_prefix(&self, group: GroupId) -> &[u8] {
-        &self.group(group.0).prefix
+        &self.group(group.number()).prefix
     }
 
     /// Removes `key` and hands back its value.
@@ -415,7 +436,7 @@ impl<N: Note> Table<N> {
                 let removed =
                     remove_from(&mut record.tree, &mut self.sizes, pool, &key[prefix.len()..]);
                 if record.tree.is_empty() {
-                    self.forget_if_idle(GroupId(id));
+                    self.forget_if_idle(GroupId::new(id));
                 }
                 removed
             }
@@ -447,8 +468,8 @@ impl<N: Note> Table<N> {
             Trail::End => Trail::End,
             Trail::GroupHash(hash) => {
                 let Some(id) = self.by_prefix.find(hash, |_| true) else { return Trail::End };
-                self.fetch_record(GroupId(id));
-                Trail::Group(GroupId(id))
+                self.fetch_record(GroupId::new(id));
+                Trail::Group(GroupId::new(id))
             }
             Trail::Group(id) => {
                 self.fetch_end(id);
@@ -471,7 +492,7 @@ impl<N: Note> Table<N> {
     /// Fetches a group's record into the processor's cache. A hint.
     #[inline]
     pub fn fetch_record(&self, id: GroupId) {
-        if let Some(group) = self.groups.get(id.0) {
+        if let Some(group) = self.groups.get(id.number()) {
             prefetch(group);
         }
     }
@@ -479,7 +500,7 @@ impl<N: Note> Table<N> {
     /// Fetches what reading or writing the end of a group touches. A hint.
     #[inline]
     pub fn fetch_end(&self, id: GroupId) {
-        for place in self.group(id.0).tree.near_end().into_iter().flatten() {
+        for place in self.group(id.number()).tree.near_end().into_iter().flatten() {
             prefetch(place);
         }
     }

@@ -272,6 +272,14 @@ impl Tree {
         }
     }
 
+    /// Makes room for `count` keys that are about to come, two at least, `bytes` long together; `ends` are the least and the
+    /// greatest of them. A hint: where they are too many for one page, nothing is done.
+    pub fn reserve(&mut self, ends: (&[u8], &[u8]), count: usize, bytes: usize) {
+        if let Body::Page(page) = &mut self.0 {
+            page.reserve(ends, count, bytes);
+        }
+    }
+
     /// Removes `key` and gives its word.
     pub fn remove(&mut self, key: &[u8]) -> Option<u64> {
         match &mut self.0 {
@@ -414,6 +422,24 @@ impl Tree {
             (0..page.len()).for_each(|at| each(page.word(at)));
         }
         leaf.or(inner).map(|page| page.len())
+    }
+
+    /// The word of the greatest key that is at most `key`.
+    #[inline]
+    #[must_use]
+    pub fn word_at_or_before(&self, key: &[u8]) -> Option<u64> {
+        let (page, before) = match &self.0 {
+            Body::Page(page) => (page, None),
+            Body::Pages(pages) => {
+                let leaf = &pages.leaves[pages.leaf_for(key) as usize];
+                (&leaf.page, pages.leaves.get(leaf.before as usize))
+            }
+        };
+        match page.search(key) {
+            Ok(at) => Some(page.word(at)),
+            Err(0) => before.map(|leaf| leaf.page.word(leaf.page.len() - 1)),
+            Err(at) => Some(page.word(at - 1)),
+        }
     }
 
     /// The greatest key that is at most `key`, and its word.

@@ -477,7 +477,7 @@ impl Engine {
                     let mut at = within.first.clone();
                     loop {
                         at = match self.views.status_at(join, &at) {
-                            Some(id) => self.views.statuses.get(id).last.to_vec(),
+                            Some(id) => self.views.statuses.get(id).last().to_vec(),
                             None => {
                                 let gap = self.views.gap_from(join, &at, &within.last);
                                 // A shard gives nothing of what lives elsewhere.

@@ -112,7 +112,7 @@ impl Engine {
     fn evict_computed(&mut self, id: StatusId) {
         self.note_short(id);
         let (join, heat) = (self.views.statuses.get(id).join, self.range_candidate(id).heat);
-        let hash = self.memory.range_hash(join, &self.views.statuses.get(id).first);
+        let hash = self.memory.range_hash(join, self.views.statuses.get(id).first());
         self.memory.ranges.evicted(hash, heat, self.views.statuses.len());
         self.views.catalog.join_mut(join).counters.evictions += 1;
         self.memory.evicted.ranges += 1;

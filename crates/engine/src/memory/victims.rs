@@ -140,10 +140,10 @@ impl Engine {
             bytes += status.rows as usize * 48;
         }
         if self.views.catalog.join(status.join).plan.tallies() {
-            bytes += status.visited as usize * TALLIED_BYTES;
+            bytes += status.visited() as usize * TALLIED_BYTES;
         }
         // What depends on it would have to be recomputed, too.
-        let dependents = status.dependents.len() as u32;
+        let dependents = status.dependents().len() as u32;
         let rows =
             if status.is_invalid() { 0 } else { (1 + dependents).saturating_mul(status.rows) };
         Candidate {

@@ -256,8 +256,7 @@ impl Engine {
         let placement = placement.clone();
         let concerned = |range: &KeyRange| may_hold(&placement, range, partition);
         for join in self.views.catalog.ids() {
-            let statuses: Vec<_> = self.views.catalog.join(join).cover.values().copied().collect();
-            for id in statuses {
+            for id in self.views.catalog.join(join).cover.ids() {
                 let status = self.views.statuses.find(id);
                 if status.is_some_and(|status| concerned(&status.range())) {
                     self.discard(id);

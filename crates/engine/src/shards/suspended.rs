@@ -136,7 +136,7 @@ impl Engine {
             let Some(status) = self.views.statuses.find(id).filter(|_| told.insert(id)) else {
                 continue;
             };
-            next.extend(status.dependents.iter());
+            next.extend(status.dependents().iter());
             let range = status.range();
             self.tell_reset(&range);
         }

@@ -24,7 +24,7 @@ mod context;
 mod intervals;
 mod targets;
 
-pub(crate) use context::{ContextId, Contexts, NO_CONTEXT, decode, encode};
+pub(crate) use context::{CONTEXT_ROOM, ContextId, Contexts, NO_CONTEXT, decode, encode};
 pub(crate) use targets::{SortedSet, Target};
 
 use crate::span::{Ends, SourceSpans};
@@ -54,7 +54,7 @@ pub(crate) struct Reader {
 struct Updater {
     reader: Reader,
     /// The leading components that all watched keys share.
-    prefix: InlineBytes<22>,
+    prefix: InlineBytes<30>,
     open: TargetSet,
     bounded: Option<Box<Intervals>>,
 }
@@ -134,7 +134,7 @@ impl Updaters {
     /// Asserts that nothing is counted where there is nothing.
     pub(crate) fn check_counts(&self) {
         if self.len() == 0 {
-            assert_eq!((self.targets(), self.bytes, self.contexts.text_bytes()), (0, 0, 0));
+            assert_eq!((self.targets(), self.bytes, self.contexts.len()), (0, 0, 0));
         }
     }
 

@@ -8,7 +8,9 @@
 
 use super::ContextId;
 use crate::status::StatusId;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use headwater_pool::prefetch;
 
 /// A status range that an updater serves, and the context in which it does.
@@ -32,18 +34,26 @@ impl Target {
 }
 
 const CHUNK: usize = 512;
+/// Room for the second member of a set, and those that follow.
+const FEW: usize = 4;
 /// Bytes that are fetched at once.
 const LINE_BYTES: usize = 64;
 
 /// The targets of one span: as they came while they are few, sorted beyond. Whoever adds one
-/// knows that it is not there: status ranges hold theirs in order (R3).
+/// knows that it is not there: status ranges hold theirs in order (R3). One alone, as most spans
+/// have that a page of its own was made of, lies in the set itself.
 #[derive(Debug)]
 pub(crate) enum TargetSet {
+    /// The only one there ever was.
+    Only(Target),
     /// At most [`CHUNK`].
     Few(Vec<Target>),
     /// More, once there were.
-    Sorted(SortedSet<Target>),
+    Sorted(Box<SortedSet<Target>>),
 }
+
+// An updater with a prefix of 30 bytes takes 72 bytes.
+const _: () = assert!(size_of::<TargetSet>() == 24 && size_of::<SortedSet<Target>>() == 24);
 
 impl Default for TargetSet {
     fn default() -> Self {
@@ -54,6 +64,7 @@ impl Default for TargetSet {
 impl TargetSet {
     pub(crate) fn is_empty(&self) -> bool {
         match self {
+            Self::Only(_) => false,
             Self::Few(few) => few.is_empty(),
             Self::Sorted(sorted) => sorted.is_empty(),
         }
@@ -61,20 +72,27 @@ impl TargetSet {
 
     pub(crate) fn bytes(&self) -> usize {
         match self {
+            Self::Only(_) => 0,
             Self::Few(few) => few.capacity() * size_of::<Target>(),
-            Self::Sorted(sorted) => sorted.bytes(),
+            Self::Sorted(sorted) => size_of::<SortedSet<Target>>() + sorted.bytes(),
         }
     }
 
     /// Adds a target that is not there.
     pub(crate) fn insert(&mut self, target: Target) {
         match self {
+            Self::Only(first) => {
+                let mut few = Vec::with_capacity(FEW);
+                few.extend([*first, target]);
+                *self = Self::Few(few);
+            }
+            Self::Few(few) if few.capacity() == 0 => *self = Self::Only(target),
             Self::Few(few) if few.len() < CHUNK => insert_at(few, few.len(), target),
             Self::Few(few) => {
                 let mut all = core::mem::take(few);
                 all.push(target);
                 all.sort_unstable();
-                *self = Self::Sorted(SortedSet::of_sorted(all));
+                *self = Self::Sorted(Box::new(SortedSet::of_sorted(all)));
             }
             Self::Sorted(sorted) => {
                 sorted.insert(target);
@@ -85,6 +103,13 @@ impl TargetSet {
     /// Whether it was there.
     pub(crate) fn remove(&mut self, target: Target) -> bool {
         match self {
+            Self::Only(only) => {
+                let is_it = *only == target;
+                if is_it {
+                    *self = Self::default();
+                }
+                is_it
+            }
             Self::Few(few) => {
                 let Some(at) = few.iter().position(|held| *held == target) else { return false };
                 few.swap_remove(at);
@@ -107,6 +132,7 @@ impl TargetSet {
     #[inline]
     pub(crate) fn only(&self) -> Option<Target> {
         match self {
+            Self::Only(target) => Some(*target),
             Self::Few(few) => match few[..] {
                 [target] => Some(target),
                 _ => None,
@@ -119,6 +145,7 @@ impl TargetSet {
     #[inline]
     pub(crate) fn fetch_end(&self) {
         match self {
+            Self::Only(_) => {}
             Self::Few(few) => {
                 if let Some(last) = few.last() {
                     prefetch(last);
@@ -131,6 +158,7 @@ impl TargetSet {
     #[inline]
     pub(crate) fn extend(&self, found: &mut Vec<Target>) {
         match self {
+            Self::Only(target) => found.push(*target),
             Self::Few(few) => found.extend_from_slice(few),
             Self::Sorted(sorted) => sorted.extend(found),
         }
@@ -140,16 +168,24 @@ impl TargetSet {
 /// A set of small things.
 #[derive(Debug)]
 pub(crate) enum SortedSet<T> {
+    /// The only member there ever was.
+    Only(T),
     /// All members, in order.
     One(Vec<T>),
     /// At least two chunks, none empty; sorted within and among them.
-    Many(Vec<Vec<T>>),
+    #[expect(clippy::box_collection, reason = "sets are many, and hardly one has several chunks")]
+    Many(Box<Vec<Vec<T>>>),
 }
 
 impl<T> Default for SortedSet<T> {
     fn default() -> Self {
-        Self::One(Vec::new())
+        Self::EMPTY
     }
+}
+
+impl<T> SortedSet<T> {
+    /// No members; it allocates nothing.
+    pub(crate) const EMPTY: Self = Self::One(Vec::new());
 }
 
 /// Makes room for one more in steps of a quarter: targets are the bulk of an updater's memory.
@@ -163,6 +199,9 @@ fn insert_at<T>(chunk: &mut Vec<T>, at: usize, target: T) {
 impl<T: Copy + Ord> SortedSet<T> {
     /// The set of these members, of which none comes twice; nothing where one does.
     pub(crate) fn of_distinct(members: &[T]) -> Option<Self> {
+        if let [only] = members {
+            return Some(Self::Only(*only));
+        }
         let mut all = members.to_vec();
         all.sort_unstable();
         let is_distinct = all.windows(2).all(|two| two[0] < two[1]);
@@ -171,11 +210,12 @@ impl<T: Copy + Ord> SortedSet<T> {
 
     /// A set of members that are in order, at least two, each once.
     fn of_sorted(all: Vec<T>) -> Self {
-        Self::Many(all.chunks(CHUNK * 3 / 4).map(<[T]>::to_vec).collect())
+        Self::Many(Box::new(all.chunks(CHUNK * 3 / 4).map(<[T]>::to_vec).collect()))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         match self {
+            Self::Only(_) => false,
             Self::One(chunk) => chunk.is_empty(),
             Self::Many(chunks) => chunks.is_empty(),
         }
@@ -184,6 +224,7 @@ impl<T: Copy + Ord> SortedSet<T> {
     /// Number of members.
     pub(crate) fn len(&self) -> usize {
         match self {
+            Self::Only(_) => 1,
             Self::One(chunk) => chunk.len(),
             Self::Many(chunks) => chunks.iter().map(Vec::len).sum(),
         }
@@ -192,10 +233,11 @@ impl<T: Copy + Ord> SortedSet<T> {
     pub(crate) fn bytes(&self) -> usize {
         let of = |chunk: &Vec<T>| chunk.capacity() * size_of::<T>();
         match self {
+            Self::Only(_) => 0,
             Self::One(chunk) => of(chunk),
             Self::Many(chunks) => {
                 // Chunks are between a quarter and all full; the exact sum would cost a walk.
-                chunks.capacity() * size_of::<Vec<T>>()
+                (1 + chunks.capacity()) * size_of::<Vec<T>>()
                     + chunks.len() * CHUNK * 3 / 4 * size_of::<T>()
             }
         }
@@ -204,13 +246,24 @@ impl<T: Copy + Ord> SortedSet<T> {
     /// Whether it was not there.
     pub(crate) fn insert(&mut self, target: T) -> bool {
         match self {
+            Self::Only(held) => {
+                let (least, greatest) = match (*held).cmp(&target) {
+                    Ordering::Less => (*held, target),
+                    Ordering::Equal => return false,
+                    Ordering::Greater => (target, *held),
+                };
+                let mut both = Vec::with_capacity(FEW);
+                both.extend([least, greatest]);
+                *self = Self::One(both);
+            }
+            Self::One(chunk) if chunk.capacity() == 0 => *self = Self::Only(target),
             Self::One(chunk) => {
                 let Err(at) = chunk.binary_search(&target) else { return false };
                 insert_at(chunk, at, target);
                 if chunk.len() > CHUNK {
                     let right = chunk.split_off(chunk.len() / 2);
                     let left = core::mem::take(chunk);
-                    *self = Self::Many(alloc::vec![left, right]);
+                    *self = Self::Many(Box::new(alloc::vec![left, right]));
                 }
             }
             Self::Many(chunks) => {
@@ -231,6 +284,12 @@ impl<T: Copy + Ord> SortedSet<T> {
     /// Whether it was there.
     pub(crate) fn remove(&mut self, target: T) -> bool {
         match self {
+            Self::Only(held) => {
+                if *held != target {
+                    return false;
+                }
+                *self = Self::default();
+            }
             Self::One(chunk) => {
                 let Ok(at) = chunk.binary_search(&target) else { return false };
                 chunk.remove(at);
@@ -257,6 +316,7 @@ impl<T: Copy + Ord> SortedSet<T> {
     #[inline]
     pub(crate) fn fetch_end(&self) {
         let chunk = match self {
+            Self::Only(_) => None,
             Self::One(chunk) => Some(chunk),
             Self::Many(chunks) => chunks.last(),
         };
@@ -276,15 +336,17 @@ impl<T: Copy + Ord> SortedSet<T> {
     /// The members, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
         let (one, many) = match self {
-            Self::One(chunk) => (core::slice::from_ref(chunk), &[][..]),
+            Self::Only(member) => (core::slice::from_ref(member), &[][..]),
+            Self::One(chunk) => (chunk.as_slice(), &[][..]),
             Self::Many(chunks) => (&[][..], chunks.as_slice()),
         };
-        one.iter().chain(many).flatten().copied()
+        one.iter().chain(many.iter().flatten()).copied()
     }
 
     #[inline]
     pub(crate) fn extend(&self, found: &mut Vec<T>) {
         match self {
+            Self::Only(member) => found.push(*member),
             Self::One(chunk) => found.extend_from_slice(chunk),
             Self::Many(chunks) => {
                 found.reserve(self.len());

@@ -3,16 +3,18 @@
 //! Keeps G1 to G3 of the page.
 
 use super::{
-    PAGE_BYTES_MAX, PREFIX_INSIDE_MAX, Page, SLOT_BYTES, SPLIT_ENTRIES_MIN, common_prefix, head_of,
-    outside, place_of, slot_of, strip,
+    PAGE_BYTES_MAX, PAGE_BYTES_MOST, PREFIX_INSIDE_MAX, Page, SLOT_BYTES, SPLIT_ENTRIES_MIN,
+    common_prefix, head_of, outside, place_of, slot_of, strip,
 };
 use alloc::vec::Vec;
 
 /// The capacity of a page that needs `need` bytes and would like `wanted`: room alone makes no page
-/// larger than [`PAGE_BYTES_MAX`] (G5).
+/// larger than [`PAGE_BYTES_MAX`] (G5). What an allocator would leave unused behind it is the page's:
+/// allocators have steps of 16 bytes up to 128, then four sizes per doubling.
 fn capacity_for(need: usize, wanted: usize) -> usize {
-    let most = need.max(PAGE_BYTES_MAX);
-    wanted.clamp(need, most).next_multiple_of(16)
+    let wanted = wanted.clamp(need, need.max(PAGE_BYTES_MAX));
+    let step = if wanted <= 128 { 16 } else { wanted.next_power_of_two() / 8 };
+    wanted.next_multiple_of(step).min(PAGE_BYTES_MOST)
 }
 
 impl Page {
@@ -56,8 +58,8 @@ impl Page {
         if need > PAGE_BYTES_MAX && self.len() >= SPLIT_ENTRIES_MIN {
             return false;
         }
-        // Room to grow by a third, in steps of 16 bytes as allocators have them.
-        let capacity = if self.len() == 0 { need } else { need + need * 2 / 5 };
+        // Room to grow by a tenth, and what the allocator gives beyond that.
+        let capacity = if self.len() == 0 { need } else { need + need / 10 };
         let capacity = capacity_for(need, capacity);
         let same = prefix == stored && self.dead == 0 && capacity > self.capacity();
         *self = if same && self.count > 0 {
@@ -68,6 +70,49 @@ impl Page {
         true
     }
 
+    /// Makes room for `count` more entries, two at least, whose keys take `bytes` together; `first` is the least of these,
+    /// `last` the greatest. Where all that is too much for a page, it stays as it is.
+    pub(crate) fn reserve(&mut self, (first, last): (&[u8], &[u8]), count: usize, bytes: usize) {
+        let mut prefix = common_prefix(first, last);
+        if self.len() > 0 {
+            let ends = [0, self.len() - 1].map(|entry| self.shared_with(entry, first));
+            prefix = prefix.min(ends[0]).min(ends[1]);
+        }
+        let stored = usize::from(self.prefix);
+        let has_room =
+            (self.len() + count) * SLOT_BYTES + bytes <= usize::from(self.heap) + count * stored;
+        if prefix == stored && has_room {
+            return;
+        }
+        let held: usize = (0..self.len()).map(|at| stored + self.slot(at).1 - prefix).sum();
+        let slots = (self.len() + count) * SLOT_BYTES;
+        let need = outside(prefix) + slots + held + bytes - count * prefix;
+        if need > PAGE_BYTES_MAX {
+            return;
+        }
+        let capacity = capacity_for(need, need);
+        if self.len() > 0 {
+            *self = self.rebuilt(0..self.len(), prefix, capacity);
+            return;
+        }
+        *self = Self::with_capacity(capacity);
+        let heap = capacity - outside(prefix);
+        self.bytes_mut()[heap..].copy_from_slice(&first[..outside(prefix)]);
+        let inside = prefix.min(PREFIX_INSIDE_MAX);
+        self.inside[..inside].copy_from_slice(&first[..inside]);
+        (self.prefix, self.heap) = (prefix as u16, heap as u16);
+    }
+
+    /// How many bytes the key at `entry` and `key` have in common.
+    fn shared_with(&self, entry: usize, key: &[u8]) -> usize {
+        let shared = common_prefix(self.prefix(), key);
+        if shared < usize::from(self.prefix) {
+            shared
+        } else {
+            shared + common_prefix(self.suffix(entry), &key[shared..])
+        }
+    }
+
     /// The prefix that all keys and `key`, inserted at `at`, have in common.
     fn prefix_with(&self, at: usize, key: &[u8]) -> usize {
         let count = self.len();
@@ -75,20 +120,12 @@ impl Page {
             // A lone key shares nothing yet: a prefix would have to be undone by the next.
             return 0;
         }
-        let with_key = |entry: usize| {
-            let shared = common_prefix(self.prefix(), key);
-            if shared < usize::from(self.prefix) {
-                shared
-            } else {
-                shared + common_prefix(self.suffix(entry), &key[shared..])
-            }
-        };
         // Keys are sorted, so the least and the greatest share least.
         let (first, last) = (self.suffix(0), self.suffix(count - 1));
         if at == 0 {
-            with_key(count - 1)
+            self.shared_with(count - 1, key)
         } else if at == count {
-            with_key(0)
+            self.shared_with(0, key)
         } else {
             usize::from(self.prefix) + common_prefix(first, last)
         }

@@ -96,7 +96,7 @@ impl<N: Note> Table<N> {
             && ends_within(scan.last, prefix)
         {
             return match self.find(prefix) {
-                Some(id) => self.walk_in(GroupId(id), scan, key, each),
+                Some(id) => self.walk_in(GroupId::new(id), scan, key, each),
                 None => ControlFlow::Continue(()),
             };
         }
@@ -111,7 +111,7 @@ impl<N: Note> Table<N> {
         key: &mut Vec<u8>,
         each: &mut impl Visit,
     ) -> ControlFlow<()> {
-        let group = self.group(group.0);
+        let group = self.group(group.number());
         walk_tree(&group.tree, &group.prefix, scan, key, each)
     }
 
@@ -148,7 +148,7 @@ impl<N: Note> Table<N> {
                 let until = if prefix.as_slice() > at.as_slice() { &prefix } else { &at };
                 short(&at, until, key, each)?;
             }
-            self.walk_in(GroupId(id as u32), scan, key, each)?;
+            self.walk_in(GroupId::new(id as u32), scan, key, each)?;
             at = if reverse { prefix } else { end };
             ControlFlow::Continue(())
         };
