@@ -7,7 +7,7 @@
 use crate::status::StatusId;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use headwater_base::KeyRange;
+use headwater_base::{KeyRange, Limits};
 use headwater_store::tree::Tree;
 
 /// The status ranges of one join, in order.
@@ -42,6 +42,8 @@ impl Cover {
 
     /// Enters the range that begins at `first`.
     pub(crate) fn insert(&mut self, first: &[u8], id: StatusId) {
+        // A page has no bits for longer ones.
+        assert!(first.len() <= Limits::KEY_BYTES_CEILING + 1, "a range begins at a key");
         // Without a secret: all is found by descent, nothing by hashes of whole keys.
         self.by_first.insert(first, u64::from(id.0), None);
     }
@@ -124,6 +126,18 @@ mod tests {
     use alloc::collections::BTreeMap;
     use core::ops::Bound;
 
+    /// One of few ordinary keys, or of bytes that are awkward, up to the longest.
+    fn drawn_key(draw: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
+        if draw(3) > 0 {
+            return alloc::format!("t|user{:04}|{:b}", draw(1000), draw(4)).into_bytes();
+        }
+        let bytes = [0, 1, b'|', b'}', 0xfe, 0xff];
+        let len = if draw(8) == 0 { Limits::KEY_BYTES_CEILING - 2 } else { draw(6) as usize };
+        let mut key = alloc::vec![bytes[draw(6) as usize]; len];
+        key.extend((0..3).map(|_| bytes[draw(6) as usize]));
+        key
+    }
+
     #[test]
     fn a_cover_is_an_ordered_map() {
         let (mut cover, mut model) = (Cover::default(), BTreeMap::<Vec<u8>, StatusId>::new());
@@ -133,7 +147,7 @@ mod tests {
             (state >> 33) % below
         };
         for step in 0..6000 {
-            let key = alloc::format!("t|user{:04}|{:b}", draw(1000), draw(4)).into_bytes();
+            let key = drawn_key(&mut draw);
             if draw(10) < if step / 1500 % 2 == 0 { 8 } else { 3 } {
                 let status = StatusId(step);
                 cover.insert(&key, status);
@@ -142,8 +156,8 @@ mod tests {
                 cover.remove(&key);
                 model.remove(&key);
             }
-            let key = alloc::format!("t|user{:04}|{:b}", draw(1000), draw(4)).into_bytes();
-            let key = &key[..key.len() - draw(3) as usize];
+            let (key, last) = (drawn_key(&mut draw), drawn_key(&mut draw));
+            let (key, last) = (&key[..key.len() - draw(3) as usize], &last[..]);
             let upto = |bound| model.range::<[u8], _>((Bound::Unbounded, bound)).next_back();
             let from = |bound| model.range::<[u8], _>((bound, Bound::Unbounded)).next();
             let told = |pair: Option<(&Vec<u8>, &StatusId)>| pair.map(|(_, id)| *id);
@@ -151,6 +165,14 @@ mod tests {
             assert_eq!(cover.upto(key), told(upto(Bound::Included(key))));
             assert_eq!(cover.before(key), told(upto(Bound::Excluded(key))));
             assert_eq!(cover.before_end(b""), told(model.iter().next_back()));
+            assert_eq!(cover.before_end(last), told(upto(Bound::Excluded(last))));
+            let mut behind = Vec::new();
+            cover.each_behind(&KeyRange::new(key, last), |id| {
+                behind.push(id);
+                ControlFlow::Continue(())
+            });
+            let within = model.iter().filter(|(it, _)| it[..] > *key && it[..] < *last);
+            assert!(behind.iter().eq(within.map(|(_, id)| id)));
             assert_eq!(cover.from(key), told(from(Bound::Included(key))));
             assert_eq!(cover.behind(key), told(from(Bound::Excluded(key))));
             assert_eq!((cover.len(), cover.is_empty()), (model.len(), model.is_empty()));

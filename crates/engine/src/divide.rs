@@ -5,8 +5,8 @@ use crate::exec::Execution;
 use crate::logged::prefix_overlaps;
 use crate::rows::lead;
 use alloc::vec::Vec;
-use headwater_base::KeyRange;
 use headwater_base::key::{SEPARATOR, before_end, prefix_end};
+use headwater_base::{KeyRange, Limits};
 use headwater_pattern::{Bindings, Component, Pattern};
 
 /// About how many rows of a slice are sampled, to tell where to divide a range.
@@ -43,9 +43,11 @@ impl Execution<'_> {
         keys.sort_unstable();
         let divides = |key: &[u8]| *key > *self.range.first && before_end(key, &self.range.last);
         let (low, high) = keys.split_at(keys.len() / 2);
-        let found = high.iter().chain(low.iter().rev()).find(|key| divides(key));
-        if let Some(key) = found {
-            return Some(key.to_vec());
+        // What outputs begin with may be longer than any output that is kept: a range ends behind the last key before it.
+        let cut = |key: &[u8]| KeyRange::new(key, b"").cut(Limits::KEY_BYTES_CEILING).first;
+        let mut found = high.iter().chain(low.iter().rev()).map(|key| cut(key));
+        if let Some(key) = found.find(|key| divides(key)) {
+            return Some(key);
         }
         // All are one key, or begin with one prefix, at the start of the range: that is a part of its own.
         let first = *keys.first()?;
@@ -53,7 +55,7 @@ impl Execution<'_> {
             Some(&SEPARATOR) => prefix_end(first),
             _ => [first, &[0]].concat(),
         };
-        divides(&next).then_some(next)
+        Some(cut(&next)).filter(|next| divides(next))
     }
 }
 

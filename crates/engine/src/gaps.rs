@@ -298,8 +298,7 @@ impl Engine {
             None => self.fold(&plan, tuples),
         };
         self.views.catalog.join_mut(join).counters.fills += 1;
-        self.reserve_outputs(id, &folded);
-        self.put_all(join, gap, folded);
+        self.put_first(id, gap, folded);
         self.drain();
         Ok(())
     }

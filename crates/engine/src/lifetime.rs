@@ -64,7 +64,9 @@ impl Engine {
             cover.remove(status.first());
             cover.insert(&whole.first, id);
         }
-        status.set_range(whole);
+        if !status.is_of(whole) {
+            status.set_range(whole);
+        }
         status.rooted = rooted;
         let filed = status.filed();
         if filed != old {

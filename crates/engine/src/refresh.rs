@@ -214,9 +214,17 @@ impl Engine {
         self.set_all(join, folded);
     }
 
+    /// The same for a status range that had none.
+    pub(crate) fn put_first(&mut self, id: StatusId, range: &KeyRange, mut folded: Vec<Folded>) {
+        let join = self.views.statuses.get(id).join;
+        self.keep_best(join, range, &mut folded);
+        self.reserve_outputs(id, &folded);
+        self.set_all(join, folded);
+    }
+
     /// Makes room for outputs of a range that are about to come: a page that is made for them at once is as large as they
     /// are, and none of them moves.
-    pub(crate) fn reserve_outputs(&mut self, id: StatusId, folded: &[Folded]) {
+    fn reserve_outputs(&mut self, id: StatusId, folded: &[Folded]) {
         let status = self.views.statuses.get(id);
         let (Some(group), [first, .., last]) = (status.group, folded) else { return };
         let layer = self.views.catalog.join(status.join).layer;

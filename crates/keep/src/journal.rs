@@ -116,6 +116,8 @@ fn little(bytes: &[u8]) -> u64 {
 /// Whether anything was written behind the whole batches of a file, which is made longer in advance.
 fn has_rest(path: &Path, whole: u64) -> io::Result<bool> {
     let mut file = File::open(path)?;
+    // There are file systems that take for a hole what was written and is not on the disk yet.
+    file.sync_data()?;
     let (mut at, mut part) = (whole, vec![0; 64 << 10]);
     loop {
         // What was never written is passed over, where the file system knows it: most of a file is that.

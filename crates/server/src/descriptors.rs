@@ -20,8 +20,9 @@ pub(crate) fn provide(clients: &mut Clients, others: usize) -> Option<String> {
 pub(crate) fn provide_for_forwarding(config: &mut Config) -> Option<String> {
     let handshakes = if config.tls.is_on() { HANDSHAKES_MAX } else { 0 };
     let each = if config.tls.is_on() { 4 } else { 2 };
-    let warning =
-        provide_each(&mut config.clients, each, handshakes + 4 * config.http.http_clients_max);
+    // Whose requests over HTTP are forwarded counts as a client, too.
+    let others = handshakes + 2 * config.http.http_clients_max;
+    let warning = provide_each(&mut config.clients, each, others);
     warning.map(|text| format!("{text}, of which a client that is forwarded takes {each}"))
 }
 
@@ -43,7 +44,9 @@ fn provide_each(clients: &mut Clients, each: u64, others: usize) -> Option<Strin
         return None;
     }
     let asked = clients.clients_max;
-    clients.clients_max = ((got.saturating_sub(reserved) / each) as usize).max(1);
+    // Not all that others may need is there at once.
+    let left = got.saturating_sub(reserved).max(got / 2);
+    clients.clients_max = ((left / each) as usize).max(1);
     Some(format!(
         "clients-max is {} instead of {asked}: the system allows {got} open files (ulimit -n)",
         clients.clients_max

@@ -56,8 +56,9 @@ const PAGE_BYTES_CEILING: usize = 1 << 13;
 
 /// What the longest keys make of a page that has too few to be split.
 const PAGE_BYTES_MOST: usize = {
-    let few = SPLIT_ENTRIES_MIN * (SLOT_BYTES + Limits::KEY_BYTES_CEILING);
-    if few > PAGE_BYTES_MAX { few } else { PAGE_BYTES_MAX }
+    // What stands for a place between keys may be a byte longer.
+    let few = SPLIT_ENTRIES_MIN * (SLOT_BYTES + Limits::KEY_BYTES_CEILING + 1);
+    (if few > PAGE_BYTES_MAX { few } else { PAGE_BYTES_MAX }).next_multiple_of(16)
 };
 const _: () = assert!(PAGE_BYTES_MOST.is_multiple_of(16) && PAGE_BYTES_MOST < PAGE_BYTES_CEILING);
 

@@ -117,7 +117,7 @@ impl Status {
         status
     }
 
-    fn is_of(&self, range: &KeyRange) -> bool {
+    pub(crate) fn is_of(&self, range: &KeyRange) -> bool {
         *self.first() == *range.first && *self.last() == *range.last
     }
 

@@ -1,7 +1,7 @@
 //! Targets, and the sets that hold them.
 //!
 //! # Cost
-//! The bytes of each member and at most a quarter more. In a sorted set (one array while small,
+//! The bytes of each member and at most a quarter more, or those of four where there are two or three. In a sorted set (one array while small,
 //! chunks after) finding one is two binary searches, and inserting moves at most half a chunk (4
 //! KiB). A span's targets are added at the end while they are few; removing one is a walk over
 //! at most as many.

@@ -17,6 +17,7 @@ mod maintenance_time;
 mod mapped;
 mod marks;
 mod memory;
+mod outputs_too_long;
 mod regroupings;
 mod shards;
 mod snapshots;

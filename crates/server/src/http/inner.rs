@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep};
 const DEPTH_MAX: usize = 64;
 /// Bytes read from a session at once.
 const BUFFER_BYTES: usize = 16 << 10;
-/// How long a session waits until it can begin, and how often it looks.
+/// For how long from the beginning of a process on sessions wait until they can begin, and how often that is looked at.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 /// The name that these sessions have in `CLIENT LIST`.
@@ -135,8 +135,9 @@ fn broken(what: &'static str) -> io::Error {
 pub(super) enum InnerConnector {
     /// At the loop of this process; the second has it come round.
     Here(Arrivals, Arc<dyn Fn() + Send + Sync>),
-    /// At an owner to whom this node passes them on, with the users whom certificates name; whether clients speak TLS.
-    PassedOn(ForwardedClients, Arc<UserRegistry>, bool),
+    /// At an owner to whom this node passes them on, with the users whom certificates name; whether clients speak TLS, and since when
+    /// they are accepted.
+    PassedOn(ForwardedClients, Arc<UserRegistry>, bool, Instant),
 }
 
 /// A client whose requests a thread of this process speaks, and which is to be passed on.
@@ -191,8 +192,7 @@ impl InnerConnector {
 
     /// Waits a while until clients can be passed on: a process that has begun anew has its port before it can.
     async fn come_about(&self) {
-        let Self::PassedOn(door, ..) = self else { return };
-        let begun = Instant::now();
+        let Self::PassedOn(door, _, _, begun) = self else { return };
         while door.get().is_none() && begun.elapsed() < PATIENCE {
             sleep(LOOK).await;
         }
@@ -217,7 +217,7 @@ impl InnerConnector {
                 arrivals.put(Arrival::new(stream, peer, WireProtocol::Resp));
                 ring();
             }
-            Self::PassedOn(door, users, is_encrypted) => {
+            Self::PassedOn(door, users, is_encrypted, _) => {
                 let user = users.named_by(caller.certificate.as_deref());
                 let is_encrypted = *is_encrypted;
                 let client = InnerClient { stream: theirs, peer, user, is_encrypted };

@@ -14,6 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Says how a node that stands by does; nothing: its thread does not go on.
 #[derive(Clone)]
@@ -49,7 +50,7 @@ impl StandbyListener {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let again = listener.try_clone().map_err(|error| error.to_string())?;
         let is_encrypted = certificates.is_some();
-        let connector = InnerConnector::PassedOn(door, users.clone(), is_encrypted);
+        let connector = InnerConnector::PassedOn(door, users.clone(), is_encrypted, Instant::now());
         let api = Api::new(settings, connector);
         let proofs = Proofs { token: Token::new(&settings.http_token), users };
         let hosts = hosts::Hosts::new(&settings.http_hosts);

@@ -520,7 +520,14 @@ impl Forwarded {
                 let stream = TcpStream::connect(&*places).await.ok()?;
                 Some(Attempted::Taken(Upstream::new(stream, owner.clone(), None)))
             }
-            OwnerAnswer::Unknown | OwnerAnswer::Disbelieves => None,
+            OwnerAnswer::Unknown => {
+                let shard = owner.shard;
+                let text = format!(
+                    "the owner of shard {shard} runs a program of another version, to which the client cannot be forwarded"
+                );
+                Some(Attempted::RefusedNow(unserved(&text, self.speaks)))
+            }
+            OwnerAnswer::Disbelieves => None,
         }
     }
 

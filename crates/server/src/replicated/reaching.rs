@@ -83,27 +83,33 @@ pub(super) async fn greet(
                 return OwnerAnswer::Disbelieves;
             }
         }
-        Err(text) if lets_nobody_in(&text) => return OwnerAnswer::Refuses(text),
-        Err(_) => return OwnerAnswer::Unknown,
+        Err(Some(text)) if lets_nobody_in(&text) => return OwnerAnswer::Refuses(text),
+        Err(Some(_)) => return OwnerAnswer::Unknown,
+        Err(None) => return OwnerAnswer::Disbelieves,
     }
     let to = (owner.shard, owner.epoch.0);
     let _sent = stream.write_all(&request(secret, &nonce, to, tag, state)).await;
     match answer(stream, TAKEN).await {
         Ok(()) => OwnerAnswer::Takes,
-        Err(text) if text.is_empty() || text.ends_with(NO_PROOF) => OwnerAnswer::Disbelieves,
-        Err(text) => OwnerAnswer::Refuses(text),
+        Err(Some(text)) if !text.is_empty() && !text.ends_with(NO_PROOF) => {
+            OwnerAnswer::Refuses(text)
+        }
+        Err(_) => OwnerAnswer::Disbelieves,
     }
 }
 
-/// Reads what an answer begins with; otherwise the text of the error that comes instead, or nothing where it is no error.
-async fn answer(stream: &mut TcpStream, expected: &[u8; 5]) -> Result<(), String> {
+/// Reads what an answer begins with; otherwise the text of the error that comes instead, which is empty where it is no error. `None`: the connection has ended.
+async fn answer(stream: &mut TcpStream, expected: &[u8; 5]) -> Result<(), Option<String>> {
     let mut told = [0; 5];
     let read = stream.read_exact(&mut told).await;
     if read.is_ok() && told == *expected {
         return Ok(());
     }
-    if read.is_err() || told[0] != b'-' {
-        return Err(String::new());
+    if read.is_err() {
+        return Err(None);
+    }
+    if told[0] != b'-' {
+        return Err(Some(String::new()));
     }
     let mut line = told[1..].to_vec();
     // No more comes behind an error, or nobody reads it.
@@ -114,7 +120,7 @@ async fn answer(stream: &mut TcpStream, expected: &[u8; 5]) -> Result<(), String
         }
     }
     let text = String::from_utf8_lossy(&line);
-    Err(text.lines().next().unwrap_or_default().to_owned())
+    Err(Some(text.lines().next().unwrap_or_default().to_owned()))
 }
 
 fn lets_nobody_in(text: &str) -> bool {
@@ -206,7 +212,8 @@ mod tests {
             // One that knows no nonces.
             (&[b"-ERR it is no proof for the owner of this shard in this epoch\r\n"], Unknown),
             (&[b"\x15\x03\x03\x00\x02\x02\x32"], Unknown),
-            (&[], Unknown),
+            // It is about to end, or begins anew.
+            (&[], Disbelieves),
             (&[b"-DENIED protected\r\n"], refuses("DENIED protected")),
             (
                 &[b"-ERR max number of clients reached\r\n"],

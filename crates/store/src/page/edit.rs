@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 
 /// The capacity of a page that needs `need` bytes and would like `wanted`: room alone makes no page
 /// larger than [`PAGE_BYTES_MAX`] (G5). What an allocator would leave unused behind it is the page's:
-/// allocators have steps of 16 bytes up to 128, then four sizes per doubling.
+/// jemalloc has steps of 16 bytes up to 128, then four sizes per doubling.
 fn capacity_for(need: usize, wanted: usize) -> usize {
     let wanted = wanted.clamp(need, need.max(PAGE_BYTES_MAX));
     let step = if wanted <= 128 { 16 } else { wanted.next_power_of_two() / 8 };
-    wanted.next_multiple_of(step).min(PAGE_BYTES_MOST)
+    wanted.next_multiple_of(step).min(PAGE_BYTES_MOST).max(need)
 }
 
 impl Page {
