@@ -58,8 +58,8 @@ struct Open {
     busy: Busy,
 }
 
-/// Serves `routes` on a thread of its own until `closes`. If that says so, each connection goes on to the end of the answer that is under way on it; if not,
-/// all end at once.
+/// Serves `routes` on a thread of its own until `closes`. If that gives something, each connection goes on to the end of the answer that is under way on it, and
+/// what was given is let go then; if not, all end at once.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started, or the listener cannot be used.
@@ -68,7 +68,7 @@ pub(super) fn start(
     settings: &Http,
     certificates: Option<Certificates>,
     routes: Router,
-    closes: impl Future<Output = bool> + Send + 'static,
+    closes: impl Future<Output = Option<impl Send + 'static>> + Send + 'static,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     listener.set_nonblocking(true)?;
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -87,11 +87,11 @@ pub(super) fn start(
     let manner = Manner { patience, server, routes, certificates, ending: Ending(ending) };
     let serve = accept(listener, most, manner);
     let serve = async move {
-        let is_gentle = tokio::select! {
-            () = serve => false,
-            is_gentle = closes => is_gentle,
+        let held = tokio::select! {
+            () = serve => None,
+            held = closes => held,
         };
-        if is_gentle {
+        if held.is_some() {
             ends.send_replace(true);
             ends.closed().await;
         }

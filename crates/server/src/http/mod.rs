@@ -105,7 +105,7 @@ impl Probes {
         settings: &Http,
         (certificates, users): (Option<Certificates>, Arc<UserRegistry>),
         (arrivals, ring): (Arrivals, impl Fn() + Send + Sync + 'static),
-        closes: impl Future<Output = bool> + Send + 'static,
+        closes: impl Future<Output = Option<impl Send + 'static>> + Send + 'static,
     ) -> Result<SocketAddr, String> {
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let ring: Arc<dyn Fn() + Send + Sync> = Arc::new(ring);

@@ -56,7 +56,7 @@ impl StandbyListener {
         let hosts = hosts::Hosts::new(&settings.http_hosts);
         let routes = routes::all(Asker::Standby(vitals), api, hosts, proofs);
         let (close, closes) = oneshot::channel::<()>();
-        let closes = async move { closes.await.is_ok() };
+        let closes = async move { closes.await.ok() };
         let thread = listener::start(again, settings, certificates, routes, closes);
         let thread = Some(thread.map_err(|error| error.to_string())?);
         Ok(Self { address, listener, close: Some(close), thread })

@@ -64,11 +64,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
 /// How long the end waits for NATS to know that others may have the shard.
 const RELEASE: Duration = Duration::from_secs(2);
+/// How long a process that begins anew waits for the last answers over HTTP, and how often it looks.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
+const LAST_LOOK: Duration = Duration::from_millis(5);
 
 /// Why writes are refused while a NATS server is nearly full.
 const NO_ROOM: &str = "a NATS server has hardly any room left for JetStream: purge or remove streams there, or raise max_file_store";
@@ -234,6 +237,14 @@ impl ReplicaEnd {
     /// Says that no more clients are accepted.
     pub(crate) fn close(&self) {
         self.closing.send_replace(true);
+    }
+
+    /// Waits a moment until those are answered who were accepted before.
+    fn await_last_answers(&self) {
+        let began = Instant::now();
+        while self.closing.receiver_count() > 0 && began.elapsed() < LAST_ANSWERS {
+            std::thread::sleep(LAST_LOOK);
+        }
     }
 
     /// Whether that is so, from now on.
@@ -548,6 +559,7 @@ impl ClusterNode {
         let mut is_to_end = self.end.lease.ends.load(Ordering::Acquire)
             || self.ends.as_mut().is_some_and(EndSignals::came);
         if self.end.leaves() && !is_to_end {
+            self.end.await_last_answers();
             let left = &mut *self.end.left.lock().unwrap_or_else(PoisonError::into_inner);
             left.clients.extend(self.forwarding.take().into_iter().flat_map(Forwarding::leave));
             // Meanwhile one may have come.

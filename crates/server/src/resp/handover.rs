@@ -17,6 +17,7 @@ use headwater_base::source::Position;
 use headwater_command::{Args, OwnedArgs, Reply};
 use headwater_protocol::resp::{Version, find};
 use std::os::fd::BorrowedFd;
+use tokio::sync::watch;
 
 fn request(words: &[&[u8]]) -> OwnedArgs {
     words.iter().copied().collect()
@@ -117,12 +118,18 @@ impl ShardService {
         }
     }
 
-    /// Waits until no more clients of HTTP are to be accepted, since the next process of this node is about to do so; those who are being answered go on then.
-    pub(super) fn closes(&self) -> impl Future<Output = bool> + Send + 'static + use<> {
+    /// Waits until no more clients of HTTP are to be accepted, since the next process of this node is about to do so; those who are being answered go on then,
+    /// and that process begins when what is given here is let go, or a moment later.
+    pub(super) fn closes(
+        &self,
+    ) -> impl Future<Output = Option<watch::Receiver<bool>>> + Send + 'static + use<> {
         let closing = self.replica().map(ReplicaEnd::closing);
         async move {
             match closing {
-                Some(mut closing) => closing.wait_for(|closes| *closes).await.is_ok(),
+                Some(mut closing) => {
+                    let closes = closing.wait_for(|closes| *closes).await.is_ok();
+                    closes.then_some(closing)
+                }
                 None => std::future::pending().await,
             }
         }
