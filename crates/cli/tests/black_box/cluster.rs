@@ -38,8 +38,11 @@ pub(crate) struct Node {
     logged: Arc<Mutex<Vec<String>>>,
 }
 
-/// What a log says where an owner has lost its lease.
-pub(crate) const LEASE_LOST: &str = "its lease is lost";
+/// Whether a log says that an owner has lost its lease, or could hardly renew it: it may have refused to answer then.
+pub(crate) fn has_lease_failed(log: &str) -> bool {
+    ["its lease is lost", "event=\"lease_late\""].iter().any(|told| log.contains(told))
+}
+
 /// How often a test may find that a lease was lost that it relies on.
 const TRIES: usize = 3;
 
@@ -91,7 +94,7 @@ impl Node {
         let keeps = logged.clone();
         thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
-                lost.fetch_or(line.contains(LEASE_LOST), Ordering::Release);
+                lost.fetch_or(has_lease_failed(&line), Ordering::Release);
                 let _shown = writeln!(stderr(), "{line}");
                 keeps.lock().unwrap().push(line);
             }

@@ -1,7 +1,7 @@
 //! Nodes that are for all shards of their cluster, with a process for each: they come to own equally many, end as one, and lose what they own as one.
 
 use crate::cluster::{
-    ALL, LEASE_LOST, Turn, ask, ask_all, connect, servers, text, while_leases_hold,
+    ALL, Turn, ask, ask_all, connect, has_lease_failed, servers, text, while_leases_hold,
 };
 use crate::cluster_planned::Counting;
 use crate::nats_servers::{LINK_PORT_OFFSET, Servers, free_ports};
@@ -437,7 +437,7 @@ fn flows_do_what_they_owe_though_nodes_are_killed() {
 #[test]
 fn connections_go_on_while_nodes_of_several_shards_are_drained_and_end() {
     while_leases_hold(Nodes::start, drain_while_clients_count, |nodes| {
-        (0..NODES).any(|at| nodes.log(at).contains(LEASE_LOST))
+        (0..NODES).any(|at| has_lease_failed(&nodes.log(at)))
     });
 }
 
