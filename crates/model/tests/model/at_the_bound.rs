@@ -138,7 +138,7 @@ fn a_read_of_what_fits_is_never_run_as_a_whole_though_much_goes_for_it() {
     let (users, posts) = (3000, 3);
     let (whole, bytes) = without_bound(users, posts);
     let mut bounded = Bounded::new(users, posts);
-    let most = bounded.used() + 2 * bytes;
+    let most = bounded.used() + 3 * bytes / 2;
     bounded.read_each(users);
     // Each in a range of its own they take more than fits.
     assert!(bounded.used() > most, "{} of {most}", bounded.used());
