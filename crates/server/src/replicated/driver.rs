@@ -14,11 +14,10 @@ use headwater_config::{Config, ConfigError};
 use headwater_jetstream::{JetStreamSettings, NodesSeen, RoomSeen};
 use headwater_keep::{Acknowledger, LogMark, LogOrigin, Store};
 use headwater_log::{
-    AppendWindow, Balance, BalanceWish, BucketAnswer, ClusterSeen, DrainLook, DrainedNodes, Epoch,
-    FolderFate, Heartbeat, LeaseTimes, LogEntry, LogPosition, LogRequest, Monotonic, Owner,
-    Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence,
-    SnapshotEffect, SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn,
-    newest_for_all, node_of,
+    AppendWindow, Balance, BalanceWish, BucketAnswer, DrainLook, DrainedNodes, Epoch, FolderFate,
+    Heartbeat, LeaseTimes, LogEntry, LogPosition, LogRequest, Monotonic, Owner, Replica,
+    ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence, SnapshotEffect,
+    SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn, node_of,
 };
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -28,6 +27,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 use tokio::sync::watch;
 
+mod looking_after;
 mod publishing;
 
 /// The first tag of the replica's requests: those of the heartbeat, which has the same bucket, are less.
@@ -345,35 +345,6 @@ impl Driver {
         self.replica.handle(ReplicaInput::Bucket(answer), now, effects);
     }
 
-    /// Does what is due by now.
-    fn look_after(&mut self, now: Monotonic, effects: &mut Vec<ReplicaEffect>) {
-        self.looked_after = now;
-        if core::mem::replace(&mut self.connected, self.servers.is_connected()) && !self.connected {
-            self.replica.disconnected(now);
-        }
-        let asks = self.heartbeat.tick(now).into_iter().chain(self.drain.tick(now));
-        let known = self.nodes.known();
-        self.replica.set_newest_for_all(newest_for_all(&known, |formats| formats.records));
-        let asks = asks.chain(self.others.tick(now)).chain(self.announcing.tick(&known, now));
-        asks.for_each(|request| self.servers.bucket().send(request));
-        let writable_since = self.heartbeat.writable_since();
-        // Who has just failed is not given the shard, whatever it has followed.
-        let recovers = now.since(self.begun) < self.recovers_millis;
-        let followed = if recovers { Epoch(0) } else { self.replica.followed(now) };
-        self.heartbeat.has_followed(followed);
-        let BalanceWish { keeps, defer_millis } = self.place(now);
-        // One that does not own takes nothing, whoever else of its node does.
-        let waits = self.replica.serves().is_some() && self.others.is_to_wait(&self.node);
-        let may_own = self.drain.may_own() || waits;
-        let wants = keeps && may_own && self.releasing.is_none();
-        let tick = ReplicaInput::Tick { wants, defer_millis, writable_since };
-        self.replica.handle(tick, now, effects);
-        if self.replica.serves().is_some() && self.store.is_some() && self.releasing.is_none() {
-            let due = self.snapshots.tick(self.servers.extent(), now);
-            due.into_iter().for_each(|effect| self.snapshot(effect));
-        }
-    }
-
     /// The record that the folder ends with was found in the log: it names the log from now on.
     fn name_log(&mut self) {
         if self.replica.has_confirmed()
@@ -479,34 +450,6 @@ impl Driver {
             ),
             Err(why) => stop_for_good(&format!("{stop}; {why}")),
         }
-    }
-
-    /// What the node should do so that shards are at nodes evenly.
-    fn place(&mut self, now: Monotonic) -> BalanceWish {
-        let (looked, mut wish) = self.placed;
-        if now.since(looked) < BALANCE_LOOK {
-            return wish;
-        }
-        if let Some(balance) = &mut self.balance
-            && let Some(drained) = self.drain.drained()
-            && let Some(holders) = self.others.holders(LeaseTimes::default())
-        {
-            let (processes, holders) = (&*self.nodes.all(), &*holders);
-            wish = balance.look(&ClusterSeen { processes, drained, holders }, now);
-            wish.keeps |= !self.balances;
-        }
-        self.placed = (now, wish);
-        if !wish.keeps && self.replica.serves().is_some() && !self.moves {
-            self.moves = true;
-            event!(
-                info,
-                "cluster",
-                "moves",
-                shard = self.shard,
-                "the node owns more shards than another, and gives this one up"
-            );
-        }
-        wish
     }
 
     /// Learns from an answer whether this node is drained.
