@@ -52,15 +52,15 @@ def free_runs(count, length):
     return found
 
 
-def eventually(holds):
-    """Waits until something holds, and gives what it is."""
+def eventually(holds, forgives=Exception):
+    """Waits until something holds, and gives what it is. Asks again after errors that it forgives."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
             found = holds()
             if found:
                 return found
-        except Exception as why:  # noqa: BLE001: whatever is not yet there
+        except forgives as why:
             if time.monotonic() > end:
                 raise why
         assert time.monotonic() < end, "it does not come"
