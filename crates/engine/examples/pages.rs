@@ -7,28 +7,12 @@
 use core::fmt::Arguments;
 use core::fmt::Write as _;
 use headwater_engine::{Engine, Expiry, RangeOptions, Settings, Stats, TableOptions};
+use headwater_workload::newp::{BOUNDARIES, INTERLEAVED, KARMA};
 use headwater_workload::{Rng, TweetLengths};
 use std::io::{Write as _, stdout};
 
-const JOINS: [[&str; 2]; 5] = [
-    ["karma", "karma|<author> = count vote|<author>|<id>|<voter>"],
-    ["page_article", "page|<author>|<id>|a = copy article|<author>|<id>"],
-    ["page_rank", "page|<author>|<id>|r = count vote|<author>|<id>|<voter>"],
-    [
-        "page_comment",
-        "page|<author>|<id>|c|<cid>|<commenter> = copy comment|<author>|<id>|<cid>|<commenter>",
-    ],
-    [
-        "page_karma",
-        "page|<author>|<id>|k|<cid>|<commenter> = \
-         check comment|<author>|<id>|<cid>|<commenter> copy karma|<commenter>",
-    ],
-];
-const BOUNDARIES: [(&str, usize); 5] =
-    [("article", 1), ("vote", 1), ("comment", 2), ("page", 2), ("karma", 1)];
-
 /// An engine, its site, and room for the keys of the next operation.
-struct Newp {
+struct MeasuredSite {
     engine: Engine,
     authors: Vec<u64>,
     comments: u64,
@@ -36,14 +20,14 @@ struct Newp {
     last: String,
 }
 
-impl Newp {
+impl MeasuredSite {
     fn new(articles: usize, rng: &mut Rng) -> Self {
         let mut engine = Engine::new(Settings::default());
         for (table, boundary) in BOUNDARIES {
             let options = TableOptions { boundary: Some(boundary), ..TableOptions::default() };
             engine.table_set(table.as_bytes(), &options).expect("a table");
         }
-        for [name, text] in JOINS {
+        for [name, text] in core::iter::once(KARMA).chain(INTERLEAVED) {
             engine.join_add(name, text, false).expect("a join");
         }
         let authors = (0..articles).map(|_| rng.below(articles as u64 / 2)).collect();
@@ -136,31 +120,31 @@ fn main() {
     let mut rng = Rng::new(number("--seed", 7));
     let lengths = TweetLengths::real();
     let texts: Vec<String> = (0..256).map(|_| lengths.text(&mut rng)).collect();
-    let mut newp = Newp::new(articles, &mut rng);
+    let mut site = MeasuredSite::new(articles, &mut rng);
     for article in 0..articles {
-        let author = newp.authors[article];
-        newp.set(format_args!("article|u{author:07}|{article:08}"), &[b'x'; 512]);
+        let author = site.authors[article];
+        site.set(format_args!("article|u{author:07}|{article:08}"), &[b'x'; 512]);
     }
     for _ in 0..20 * articles {
-        newp.vote(rng.index(articles), &mut rng);
+        site.vote(rng.index(articles), &mut rng);
     }
     for number in 0..10 * articles {
         let text = texts[number % texts.len()].as_bytes();
-        newp.comment(rng.index(articles), text, &mut rng);
+        site.comment(rng.index(articles), text, &mut rng);
     }
-    newp.report("loaded");
-    let shown: u64 = (0..articles).map(|article| newp.page(article)).sum();
+    site.report("loaded");
+    let shown: u64 = (0..articles).map(|article| site.page(article)).sum();
     assert!(shown > 20 * articles as u64, "pages show comments and karma");
-    newp.report("read");
+    site.report("read");
     for _ in 0..sessions {
         let article = rng.index(articles);
-        newp.page(article);
+        site.page(article);
         if rng.below(100) < 10 {
-            newp.vote(article, &mut rng);
+            site.vote(article, &mut rng);
         }
         if rng.below(100) < 1 {
-            newp.comment(article, b"a comment of some length", &mut rng);
+            site.comment(article, b"a comment of some length", &mut rng);
         }
     }
-    newp.report("visited");
+    site.report("visited");
 }

@@ -30,7 +30,7 @@ impl Cover {
         self.by_first.len()
     }
 
-    /// Whether there is none.
+    /// Whether the join has no ranges.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_first.is_empty()
     }

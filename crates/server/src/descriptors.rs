@@ -18,8 +18,7 @@ pub(crate) fn provide(clients: &mut Clients, others: usize) -> Option<String> {
 /// The same for a node of a cluster that stands by: a client that is passed on is two connections, and one whose protocol ends here has the two ends of another one
 /// in between.
 pub(crate) fn provide_for_forwarding(config: &mut Config) -> Option<String> {
-    let handshakes = if config.tls.is_on() { HANDSHAKES_MAX } else { 0 };
-    let each = if config.tls.is_on() { 4 } else { 2 };
+    let (each, handshakes) = if config.tls.is_on() { (4, HANDSHAKES_MAX) } else { (2, 0) };
     // Whose requests over HTTP are forwarded counts as a client, too.
     let others = handshakes + 2 * config.http.http_clients_max;
     let warning = provide_each(&mut config.clients, each, others);

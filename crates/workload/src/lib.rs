@@ -7,11 +7,13 @@
 //! - [`Vote`]: votes on real questions, in their order.
 //! - [`Trace`]: requests to a cache; the real trace that is shipped, a file in one of three
 //!   formats, or a generated one whose distributions are real.
+//! - [`newp`]: the joins of a news site's pages.
 //! - [`entries`]: the steps that everything which holds entries is measured by.
 //! - [`Rng`]: the one source of chance.
 
 pub mod entries;
 mod graph;
+pub mod newp;
 mod open;
 mod rng;
 mod text;

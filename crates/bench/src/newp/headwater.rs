@@ -5,6 +5,7 @@ use super::{Comment, KeptPage, Pages};
 use crate::wire::key::{NAME_DIGITS, number_of};
 use crate::wire::{Connection, Input, Key, Loader, bad, resp};
 use anyhow::{Context, Result};
+use headwater_workload::newp::{BOUNDARIES, INTERLEAVED, KARMA};
 use std::io;
 
 /// Digits of an article's or comment's number.
@@ -16,30 +17,7 @@ const PAGE_BYTES: usize = 5 + ARTICLE_BYTES;
 /// Bytes of `comment|u0000042|00000007|`.
 const COMMENT_BYTES: usize = 8 + ARTICLE_BYTES;
 
-const KARMA: [&str; 2] = ["karma", "karma|<author> = count vote|<author>|<id>|<voter>"];
 const RANK: [&str; 2] = ["rank", "rank|<author>|<id> = count vote|<author>|<id>|<voter>"];
-const INTERLEAVED: [[&str; 2]; 4] = [
-    ["page_article", "page|<author>|<id>|a = copy article|<author>|<id>"],
-    ["page_rank", "page|<author>|<id>|r = count vote|<author>|<id>|<voter>"],
-    [
-        "page_comment",
-        "page|<author>|<id>|c|<cid>|<commenter> = copy comment|<author>|<id>|<cid>|<commenter>",
-    ],
-    [
-        "page_karma",
-        "page|<author>|<id>|k|<cid>|<commenter> = \
-         check comment|<author>|<id>|<cid>|<commenter> copy karma|<commenter>",
-    ],
-];
-/// How many components group each table's keys.
-const BOUNDARIES: [(&str, &str); 6] = [
-    ("article", "1"),
-    ("vote", "1"),
-    ("comment", "2"),
-    ("page", "2"),
-    ("karma", "1"),
-    ("rank", "1"),
-];
 
 /// Headwater.
 #[derive(Debug)]
@@ -172,15 +150,16 @@ impl Pages for Joined {
     fn load(&mut self, site: &Site, connection: &mut Connection) -> Result<()> {
         let joins: &[[&str; 2]] = if self.interleaved { &INTERLEAVED } else { &[RANK] };
         let out = &mut connection.out;
-        for (table, boundary) in BOUNDARIES {
-            let words = ["TABLE.SET", table, "BOUNDARY", boundary];
+        let boundaries = || BOUNDARIES.into_iter().chain([("rank", 1)]);
+        for (table, boundary) in boundaries() {
+            let words = ["TABLE.SET", table, "BOUNDARY", &boundary.to_string()];
             resp::command(out, &words.map(str::as_bytes));
         }
         for [name, text] in core::iter::once(&KARMA).chain(joins) {
             resp::command(out, &["JOIN.ADD", name, text].map(str::as_bytes));
         }
         connection.flush()?;
-        for _ in 0..BOUNDARIES.len() + 1 + joins.len() {
+        for _ in 0..boundaries().count() + 1 + joins.len() {
             resp::skip(&mut connection.input).context("while installing the joins")?;
         }
         let mut loader = Loader::new(connection, resp::skip);

@@ -32,8 +32,6 @@ pub(crate) struct Node {
     owns: Arc<AtomicBool>,
     /// The lines that it has printed.
     said: Arc<Mutex<Vec<String>>>,
-    /// A process of it has lost a lease.
-    has_lost_lease: Arc<AtomicBool>,
     /// The lines of its log.
     logged: Arc<Mutex<Vec<String>>>,
 }
@@ -88,13 +86,11 @@ impl Node {
             command.env("HEADWATER_LOG_LEVEL", "error, cluster=warn");
         }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let has_lost_lease = Arc::new(AtomicBool::new(false));
-        let (lost, log) = (has_lost_lease.clone(), BufReader::new(child.stderr.take().unwrap()));
+        let log = BufReader::new(child.stderr.take().unwrap());
         let logged = Arc::<Mutex<Vec<String>>>::default();
         let keeps = logged.clone();
         thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
-                lost.fetch_or(has_lease_failed(&line), Ordering::Release);
                 let _shown = writeln!(stderr(), "{line}");
                 keeps.lock().unwrap().push(line);
             }
@@ -120,7 +116,7 @@ impl Node {
                 told.store(line.contains(" ready on "), Ordering::Release);
             }
         });
-        Self { child, owns, said, has_lost_lease, logged }
+        Self { child, owns, said, logged }
     }
 
     /// Where it has said last that something is spoken.
@@ -130,10 +126,14 @@ impl Node {
         found.unwrap_or_else(|| panic!("no {what} in {said:?}")).to_owned()
     }
 
+    fn has_logged(&self, what: impl Fn(&str) -> bool) -> bool {
+        self.logged.lock().unwrap().iter().any(|line| what(line))
+    }
+
     /// Waits until its log has this.
     pub(crate) fn await_logged(&self, what: &str) {
         let began = Instant::now();
-        while !self.logged.lock().unwrap().iter().any(|line| line.contains(what)) {
+        while !self.has_logged(|line| line.contains(what)) {
             assert!(began.elapsed() < PATIENCE, "no {what} in its log");
             sleep(Duration::from_millis(5));
         }
@@ -151,7 +151,7 @@ impl Node {
 
     /// Whether it has lost a lease without having been asked to give it up.
     pub(crate) fn has_lost_lease(&self) -> bool {
-        self.has_lost_lease.load(Ordering::Acquire)
+        self.has_logged(has_lease_failed)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

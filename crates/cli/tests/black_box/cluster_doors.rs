@@ -243,7 +243,8 @@ fn http_is_answered_at_every_node() {
 }
 
 /// A file with settings.
-fn settings(folder: &std::path::Path, text: &str) -> &'static str {
+/// A file of settings.
+pub(crate) fn settings(folder: &std::path::Path, text: &str) -> &'static str {
     let file = folder.join("headwater.toml");
     fs::write(&file, text).unwrap();
     Box::leak(file.to_str().unwrap().to_owned().into_boxed_str())

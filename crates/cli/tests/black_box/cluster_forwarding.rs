@@ -2,16 +2,15 @@
 
 use crate::cluster::{Cluster, Links, NODES, Node, ask};
 use crate::cluster_commands::status;
+use crate::cluster_doors::settings;
 use crate::cluster_planned::drain_owner;
 use crate::http::get_at;
 use crate::nats_servers::{SERVERS, free_ports};
 use crate::support::{PATIENCE, Socket};
 use crate::tls::{Authority, Dial, Encrypted, Identity, NEW};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, sleep};
@@ -64,12 +63,6 @@ impl Trust {
         let _ended = client.0.read_to_string(&mut told);
         told
     }
-}
-
-fn settings(folder: &Path, text: &str) -> &'static str {
-    let file = folder.join("headwater.toml");
-    fs::write(&file, text).unwrap();
-    file.to_str().unwrap().to_owned().leak()
 }
 
 /// Who listens between a node and others: what was sent on each connection to the node.

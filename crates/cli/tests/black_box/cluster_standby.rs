@@ -57,9 +57,7 @@ impl Cluster {
 
 /// A file with settings that want a token for figures.
 fn settings(folder: &Path, more: &str) -> &'static str {
-    let file = folder.join("headwater.toml");
-    fs::write(&file, format!("[http]\nhttp-token = \"s3cret\"\n{more}")).unwrap();
-    Box::leak(file.to_str().unwrap().to_owned().into_boxed_str())
+    crate::cluster_doors::settings(folder, &format!("[http]\nhttp-token = \"s3cret\"\n{more}"))
 }
 
 #[test]

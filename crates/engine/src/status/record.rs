@@ -21,7 +21,7 @@ pub(crate) struct Status {
     pub(crate) work: Option<Box<Work>>,
     /// Every target that serves this range.
     pub(crate) targets: SortedSet<(UpdaterId, ContextId)>,
-    /// What few ranges have.
+    /// Dependencies between ranges, an expiry and an account, which few ranges have.
     rare: Option<Box<Rare>>,
     /// When it was computed.
     pub(crate) since: Millis,
@@ -117,6 +117,7 @@ impl Status {
         status
     }
 
+    /// Whether its ends are those of `range`.
     pub(crate) fn is_of(&self, range: &KeyRange) -> bool {
         *self.first() == *range.first && *self.last() == *range.last
     }

@@ -26,7 +26,7 @@ const HEAD_BYTES: usize = 3;
 /// Room for a context that its id tells.
 pub(crate) type ContextRoom = [u8; HEAD_BYTES + DIGITS_MAX];
 
-/// Such room.
+/// The room for a context's bytes, with nothing in it yet.
 pub(crate) const CONTEXT_ROOM: ContextRoom = [0; HEAD_BYTES + DIGITS_MAX];
 
 impl ContextId {

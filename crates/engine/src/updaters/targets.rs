@@ -44,7 +44,7 @@ const LINE_BYTES: usize = 64;
 /// have that a page of its own was made of, lies in the set itself.
 #[derive(Debug)]
 pub(crate) enum TargetSet {
-    /// The only one there ever was.
+    /// A set that never had more than this target.
     Only(Target),
     /// At most [`CHUNK`].
     Few(Vec<Target>),
@@ -168,7 +168,7 @@ impl TargetSet {
 /// A set of small things.
 #[derive(Debug)]
 pub(crate) enum SortedSet<T> {
-    /// The only member there ever was.
+    /// A set that never had more than this member.
     Only(T),
     /// All members, in order.
     One(Vec<T>),

@@ -1,7 +1,8 @@
 //! Ranges that are divided where outputs would be longer than any key.
 
+use crate::documents_in_slices::read;
 use headwater_base::KeyRange;
-use headwater_engine::{Engine, Expiry, RangeOptions, Settings, Stop};
+use headwater_engine::{Engine, Expiry, Settings};
 
 /// Rows of a slice.
 const ROWS: usize = 50;
@@ -24,24 +25,7 @@ fn a_range_is_divided_within_what_no_key_can_begin_with() {
     }
     set(String::from("r|g|1"));
     for (first, last) in [(&b"t|"[..], &b"t}"[..]), (b"t|x", b"t|y"), (b"", b"")] {
-        let keys = loop {
-            let mut keys = Vec::new();
-            engine.begin_slice();
-            let read = engine.range(first, last, RangeOptions::default(), &mut |key, _| {
-                keys.push(key.to_vec());
-            });
-            engine.end_slice();
-            match read {
-                Ok(_) => break keys,
-                Err(Stop::Wait(ticket)) => {
-                    engine.forget_later(ticket);
-                    engine.go_on();
-                    engine.resume(ticket);
-                }
-                Err(Stop::Failed(error)) => panic!("{error}"),
-            }
-            engine.check_invariants();
-        };
+        let (keys, _) = read(&mut engine, first, last);
         let expected = if first == b"t|x" { 3 * MANY } else { 9 * MANY };
         let derived = keys.iter().filter(|key| key.starts_with(b"t|")).count();
         assert_eq!(derived, expected);

@@ -37,17 +37,20 @@ pub(super) struct CertificateName(pub(super) String);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
-/// Tells that connections are to end.
-#[derive(Clone, Debug)]
-pub(super) struct Ending(watch::Receiver<bool>);
+/// Tells that connections are to end; by default, nobody does.
+#[derive(Clone, Default, Debug)]
+pub(super) struct ConnectionsEnd(Option<watch::Receiver<bool>>);
 
-impl Ending {
+impl ConnectionsEnd {
     /// Waits until they are to end with the answers that are under way. One that would never come to its end by itself is to end then.
     pub(super) async fn begins(&mut self) {
-        if self.0.wait_for(|ends| *ends).await.is_err() {
-            // The thread ends, and whatever it serves with it.
-            std::future::pending().await
+        if let Some(ends) = &mut self.0
+            && ends.wait_for(|ends| *ends).await.is_ok()
+        {
+            return;
         }
+        // Where nobody can tell any more, the thread ends, and whatever it serves with it.
+        std::future::pending().await
     }
 }
 
@@ -84,7 +87,8 @@ pub(super) fn start(
         .header_read_timeout(patience)
         .max_buf_size(settings.http_header_bytes_max);
     let (ends, ending) = watch::channel(false);
-    let manner = Manner { patience, server, routes, certificates, ending: Ending(ending) };
+    let manner =
+        Manner { patience, server, routes, certificates, ending: ConnectionsEnd(Some(ending)) };
     let serve = accept(listener, most, manner);
     let serve = async move {
         let held = tokio::select! {
@@ -109,7 +113,7 @@ struct Manner {
     /// What encrypted connections begin with; `None`: they are not encrypted.
     certificates: Option<Certificates>,
     /// Whether connections are to end with the answer that is under way.
-    ending: Ending,
+    ending: ConnectionsEnd,
 }
 
 async fn accept(listener: TcpListener, most: usize, manner: Manner) {
@@ -194,7 +198,7 @@ async fn converse(stream: TcpStream, peer: Peer, manner: Manner, busy: Busy) {
 /// Serves a connection, which may be told to end with the answer that is under way.
 async fn serve_to_end<C: Future>(
     connection: C,
-    mut ending: Ending,
+    mut ending: ConnectionsEnd,
     end_soon: impl FnOnce(Pin<&mut C>),
 ) {
     let mut connection = pin!(connection);

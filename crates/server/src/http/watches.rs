@@ -16,7 +16,7 @@ use super::api::{Api, busy, caller};
 use super::body::{Parts, Streamed};
 use super::inner::{InnerReply, InnerSession};
 use super::json;
-use super::listener::Ending;
+use super::listener::ConnectionsEnd;
 use super::problem::Problem;
 use super::query::Query;
 use super::ranges::{VALUE_BYTES_MAX, begin_list, entry};
@@ -62,7 +62,7 @@ pub(super) async fn begin(
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "WATCHES", text));
     };
     let busy = busy(&request).begin();
-    let ending = request.extensions().get::<Ending>().cloned();
+    let ending = request.extensions().get::<ConnectionsEnd>().cloned().unwrap_or_default();
     let mut session = api.connector.open(&caller(&request)?).await?;
     let mut words: Vec<&[u8]> = vec![b"RANGE.WATCH", &first, &last];
     words.extend(from.iter().flat_map(|from| [&b"FROM"[..], from]));
@@ -95,13 +95,6 @@ pub(super) async fn begin(
     Ok(answer)
 }
 
-async fn begins(ending: Option<&mut Ending>) {
-    match ending {
-        Some(ending) => ending.begins().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// One client's watch.
 struct Watch {
     session: InnerSession,
@@ -115,8 +108,8 @@ struct Watch {
     has_all: bool,
     /// What was told does not suffice any more.
     must_resync: bool,
-    /// Tells that it is to end.
-    ending: Option<Ending>,
+    /// Tells that the watch is to end with its connection.
+    ending: ConnectionsEnd,
 }
 
 impl Watch {
@@ -145,7 +138,7 @@ impl Watch {
             }
             let ready = tokio::select! {
                 biased;
-                () = begins(self.ending.as_mut()) => return self.end(MOVES, &parts).await,
+                () = self.ending.begins() => return self.end(MOVES, &parts).await,
                 ready = tokio::time::timeout(self.heartbeat, self.session.ready()) => ready,
             };
             match ready {

@@ -51,8 +51,6 @@ const TICK: Duration = Duration::from_millis(20);
 const LOOK_AFTER: u64 = 5;
 /// How often the shard is told that it may not answer, in milliseconds.
 const LAPSED_WAKE: u64 = 1000;
-/// How often it is looked which node should own the shard, in milliseconds.
-const BALANCE_LOOK: u64 = 100;
 /// How often a node that stands by reads the log, in milliseconds.
 const FOLLOW_MILLIS: u64 = 50;
 
@@ -323,7 +321,7 @@ impl Driver {
         }
     }
 
-    /// The bucket has answered somebody.
+    /// An answer of the bucket has come, to whichever part of the driver has asked.
     fn hear_bucket(
         &mut self,
         answer: BucketAnswer,
@@ -560,7 +558,7 @@ impl Driver {
     }
 }
 
-/// Whether it is about more than data.
+/// Whether an effect is about who owns the shard, and not about its data alone.
 fn changes_owner(effect: &ReplicaEffect) -> bool {
     use ReplicaEffect::{Acknowledged, Apply, Log};
     !matches!(effect, Log(_) | Apply(LogEntry::Data { .. }) | Acknowledged { .. })

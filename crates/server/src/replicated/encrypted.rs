@@ -4,10 +4,9 @@
 //!
 //! What goes on to the owner is not encrypted. Where `cluster-link-tls` says that nothing goes so between nodes, an owner on another machine does not get it.
 
-use super::forward::{ForwardContext, begin, of_std};
+use super::forward::{FAREWELL, ForwardContext, begin, of_std};
 use crate::handover::{SessionRest, SessionState};
-use crate::log::event;
-use crate::tls::{Certificates, HANDSHAKES_MAX, name_of};
+use crate::tls::{Certificates, HANDSHAKES_MAX, LATE, TOO_MANY, name_of, say_refused};
 use crate::users::UserRegistry;
 use crate::wire_protocol::WireProtocol;
 use headwater_config::Config;
@@ -25,24 +24,17 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How long saying goodbye to a client may take.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Why handshakes come to nothing.
-const LATE: &str = "it takes longer than tls-handshake-milliseconds-max";
-const TOO_MANY: &str = "there are too many";
-
 /// How hands are shaken.
 pub(super) struct TlsTermination {
     certificates: Certificates,
     users: Arc<UserRegistry>,
     patience: Duration,
-    shaking: RefCell<Shaking>,
+    shaking: RefCell<HandshakeRoom>,
 }
 
 /// Handshakes under way.
 #[derive(Debug)]
-struct Shaking {
+struct HandshakeRoom {
     /// How many there may be.
     most: usize,
     next: u64,
@@ -50,7 +42,7 @@ struct Shaking {
     all: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-impl Shaking {
+impl HandshakeRoom {
     fn new(most: usize) -> Self {
         Self { most, next: 0, all: BTreeMap::new() }
     }
@@ -66,7 +58,7 @@ impl Shaking {
         (self.next, ends)
     }
 
-    /// It is over.
+    /// A handshake is over, however it has ended.
     fn end(&mut self, number: u64) {
         self.all.remove(&number);
     }
@@ -79,7 +71,7 @@ impl TlsTermination {
         users: Arc<UserRegistry>,
     ) -> Self {
         let patience = Duration::from_millis(config.tls.tls_handshake_milliseconds_max);
-        let shaking = RefCell::new(Shaking::new(HANDSHAKES_MAX));
+        let shaking = RefCell::new(HandshakeRoom::new(HANDSHAKES_MAX));
         Self { certificates, users, patience, shaking }
     }
 }
@@ -100,7 +92,7 @@ async fn shake(
     };
     tls.shaking.borrow_mut().end(number);
     if let Err(reason) = &shaken {
-        event!(info, "clients", "tls_refused", %peer, reason, "a handshake came to nothing");
+        say_refused(peer, reason);
     }
     shaken.ok()
 }
@@ -145,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_oldest_handshake_makes_room_for_another_one() {
-        let mut shaking = Shaking::new(2);
+        let mut shaking = HandshakeRoom::new(2);
         let (first, mut first_ends) = shaking.begin();
         let (second, mut second_ends) = shaking.begin();
         let is_over = |ends: &mut oneshot::Receiver<()>| {

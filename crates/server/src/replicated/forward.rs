@@ -51,8 +51,8 @@ const RETRY_SOON: Duration = Duration::from_millis(5);
 const REST: Duration = Duration::from_millis(50);
 /// How long those that are about to be left are waited for.
 const COLLECTS: Duration = Duration::from_millis(200);
-/// How long who is told that nobody serves it may take to go.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a client may take to go that is served no more, or not at all.
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);
 /// Bytes that are passed on at once.
 const PIECE: usize = 64 << 10;
 /// Why a client that speaks TLS is not passed on, where nothing goes to other machines that is not encrypted.

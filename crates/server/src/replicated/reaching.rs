@@ -212,7 +212,7 @@ mod tests {
             // One that knows no nonces.
             (&[b"-ERR it is no proof for the owner of this shard in this epoch\r\n"], Unknown),
             (&[b"\x15\x03\x03\x00\x02\x02\x32"], Unknown),
-            // It is about to end, or begins anew.
+            // An owner that is about to end, or to begin anew, says nothing.
             (&[], Disbelieves),
             (&[b"-DENIED protected\r\n"], refuses("DENIED protected")),
             (

@@ -21,6 +21,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Why a handshake comes to nothing that takes too long, and one that makes room for another.
+pub(crate) const LATE: &str = "it takes longer than tls-handshake-milliseconds-max";
+pub(crate) const TOO_MANY: &str = "there are too many";
+
+/// Says that a client's handshake has come to nothing.
+pub(crate) fn say_refused(peer: SocketAddr, reason: &str) {
+    event!(info, "clients", "tls_refused", %peer, reason, "a handshake came to nothing");
+}
+
 /// Handshakes under way at once.
 pub(crate) const HANDSHAKES_MAX: usize = 1024;
 /// Connections accepted in one turn.
@@ -236,7 +245,7 @@ impl Hall {
         if self.shaking.len() >= HANDSHAKES_MAX
             && let Some((_, oldest)) = self.shaking.pop_first()
         {
-            self.give_up(oldest, "there are too many");
+            say_refused(oldest.peer, TOO_MANY);
         }
         let Some(settings) = self.certificates.current() else { return };
         // It fails where the settings cannot be used, which they were looked at for.
@@ -262,10 +271,7 @@ impl Hall {
                     (self.ring)();
                 }
             }
-            Err(error) => {
-                let reason = error.to_string();
-                self.give_up(shaking, &reason);
-            }
+            Err(error) => say_refused(shaking.peer, &error.to_string()),
         }
     }
 
@@ -274,12 +280,7 @@ impl Hall {
             && oldest.since.elapsed() > self.patience
             && let Some((_, oldest)) = self.shaking.pop_first()
         {
-            self.give_up(oldest, "it takes longer than tls-handshake-milliseconds-max");
+            say_refused(oldest.peer, LATE);
         }
-    }
-
-    fn give_up(&self, shaking: Shaking, reason: &str) {
-        let peer = shaking.peer;
-        event!(info, "clients", "tls_refused", %peer, reason, "a handshake came to nothing");
     }
 }

@@ -15,6 +15,6 @@ mod name;
 mod stream;
 
 pub(crate) use files::{Certificates, between_nodes};
-pub(crate) use handshake::{Arrivals, Doorway, HANDSHAKES_MAX};
+pub(crate) use handshake::{Arrivals, Doorway, HANDSHAKES_MAX, LATE, TOO_MANY, say_refused};
 pub(crate) use name::of as name_of;
 pub(crate) use stream::{ClientStream, InnerStream, STREAM_BYTES, TlsStream};

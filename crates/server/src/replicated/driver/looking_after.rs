@@ -1,11 +1,14 @@
 //! What is due again and again: the heartbeat, who is drained, which node should own the shard, and snapshots.
 
-use super::{BALANCE_LOOK, Driver};
+use super::Driver;
 use crate::log::event;
 use headwater_log::{
     BalanceWish, ClusterSeen, Epoch, LeaseTimes, Monotonic, ReplicaEffect, ReplicaInput,
     newest_for_all,
 };
+
+/// How often it is looked which node should own the shard, in milliseconds.
+const BALANCE_LOOK: u64 = 100;
 
 impl Driver {
     /// Does what is due by now.
