@@ -432,7 +432,7 @@ impl LogReader {
         }
         self.last = message.checksum;
         self.next = Some(next + 1);
-        self.parts.extend_from_slice(message.payload);
+        self.parts.extend_from_slice(&message.payload);
         if header.kind == RecordKind::Part {
             return Ok(None);
         }

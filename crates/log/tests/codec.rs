@@ -36,10 +36,20 @@ fn seeds() -> std::ops::Range<u64> {
 fn drawn(draws: &mut Draws) -> (RecordHeader, Vec<u8>) {
     let kind = [RecordKind::Claim, RecordKind::Last, RecordKind::Part][draws.below(3)];
     let (epoch, number) = (Epoch(draws.bits()), draws.bits());
-    let (format, before) = (RECORD_FORMATS.newest, draws.bits());
+    let (format, before) = ([1, 2][draws.below(2)], draws.bits());
     let header = RecordHeader { format, kind, epoch, number, before, schema: draws.bits() };
-    let payload = (0..draws.below(80)).map(|_| draws.bits() as u8).collect();
+    let mut payload: Vec<u8> = (0..draws.below(80)).map(|_| draws.bits() as u8).collect();
+    if draws.below(4) == 0 {
+        // Some are long enough to be compressed, and differ in how short they become.
+        let words: Vec<[u8; 5]> =
+            (0..1 + draws.below(300)).map(|_| draws.bits().to_le_bytes()).map(first).collect();
+        payload.extend((0..draws.below(800)).flat_map(|_| words[draws.below(words.len())]));
+    }
     (header, payload)
+}
+
+fn first(eight: [u8; 8]) -> [u8; 5] {
+    [eight[0], eight[1], eight[2], eight[3], eight[4]]
 }
 
 const STREAM: &str = "HW_test_0";
@@ -47,12 +57,18 @@ const STREAM: &str = "HW_test_0";
 #[test]
 fn records_are_read_as_they_were_written() {
     let log = LogId::of(STREAM);
+    let mut compressed = 0;
     for seed in seeds() {
         let mut draws = Draws(seed);
         let (header, payload) = drawn(&mut draws);
         let (bytes, checksum) = header.encode(log, &payload);
-        assert_eq!(bytes.len(), HEADER_BYTES + payload.len());
-        let message = LogMessage { header, checksum, payload: &payload };
+        let plain = HEADER_BYTES + payload.len();
+        match bytes[7] {
+            0 => assert_eq!(bytes.len(), plain, "seed {seed}"),
+            _ => assert!(header.format == 2 && bytes.len() <= plain - payload.len() / 8),
+        }
+        compressed += usize::from(bytes[7]);
+        let message = LogMessage { header, checksum, payload: (&payload).into() };
         assert_eq!(LogMessage::decode(log, RECORD_FORMATS, &bytes), Ok(message), "seed {seed}");
         let other = LogId::of("HW_test_1");
         assert_eq!(
@@ -61,6 +77,7 @@ fn records_are_read_as_they_were_written() {
             "seed {seed}"
         );
     }
+    assert!(compressed > 0);
 }
 
 #[test]
@@ -98,10 +115,10 @@ fn damaged_records_are_refused() {
 fn another_format_is_named() {
     let (header, payload) = drawn(&mut Draws(1));
     let (mut bytes, _) = header.encode(LogId::of(STREAM), &payload);
-    bytes[4] = 2;
+    bytes[4] = 3;
     let bad = LogMessage::decode(LogId::of(STREAM), RECORD_FORMATS, &bytes).unwrap_err();
-    assert_eq!(bad, BadRecord::Format { format: 2, reads: FormatRange::one(1) });
-    let told = "it has format 2, and this version of Headwater reads format 1 alone";
+    assert_eq!(bad, BadRecord::Format { format: 3, reads: FormatRange { oldest: 1, newest: 2 } });
+    let told = "it has format 3, and this version of Headwater reads formats 1 to 2";
     assert_eq!(bad.to_string(), told);
     let bad = LogMessage::decode(LogId::of(STREAM), RECORD_FORMATS, b"other words").unwrap_err();
     assert_eq!(bad, BadRecord::Unknown);

@@ -3,9 +3,10 @@
 use headwater_log::{
     Announcement, AppendOutcome, AppendWindow, BadRecord, BucketAnswer, BucketRequest,
     DrainedNodes, Epoch, FormatRange, Formats, KnownProcess, LeaseTimes, LogAnswer, LogBatch,
-    LogEntry, LogId, LogPosition, LogRequest, Monotonic, Owner, PutOutcome, RecordHeader,
-    RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision,
-    Sequence, SnapshotMark, SnapshotOrder, StopReason, format_to_write, newest_for_all, why_apart,
+    LogEntry, LogId, LogMessage, LogPosition, LogRequest, Monotonic, Owner, PutOutcome,
+    RECORD_FORMATS, RecordHeader, RecordKind, Replica, ReplicaConfig, ReplicaEffect, ReplicaInput,
+    ReplicaStop, Revision, Sequence, SnapshotMark, SnapshotOrder, StopReason, format_to_write,
+    newest_for_all, why_apart,
 };
 
 const OLD: FormatRange = FormatRange::one(1);
@@ -156,7 +157,19 @@ fn the_bytes_of_a_format_stay_what_they_are() {
     let header = RecordHeader { format, kind, epoch: Epoch(2), number: 3, before: 4, schema: 5 };
     let (bytes, checksum) = header.encode(LogId::of(STREAM), b"payload");
     assert_eq!((bytes.len(), checksum), (67, 15_783_595_733_238_551_820));
+    // What a compressed payload becomes is the library's to choose; what it is read as is not.
+    let (bytes, checksum) = (COMPRESSED.as_slice(), number(&COMPRESSED[8..16]));
+    let read = LogMessage::decode(LogId::of(STREAM), RECORD_FORMATS, bytes).unwrap();
+    let header = RecordHeader { format: 2, ..header };
+    assert_eq!(read, LogMessage { header, checksum, payload: b"payload ".repeat(200).into() });
 }
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+/// A message of format 2, whose payload is compressed.
+const COMPRESSED: [u8; 89] = *b"HWLR\x02\x00\x01\x01\x02<\x18\x7f\x17\x07\x87;\x8d\xea\x1c2\xdeD\xfeJ\x02\x00\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x1d\x00\x00\x00@\x06\x00\x00\x8fpayload \x08\x00\xff\xff\xff\xff\xff\xff%`yload ";
 
 const STREAM: &str = "HW_test_0";
 

@@ -2,7 +2,8 @@
 //!
 //! All processes share one machine, and its cores with the generator: ratios are between rates of the same machine, and
 //! times are those of elections and leases, which do not depend on it. NATS's own rate is measured on the very servers that keep the
-//! log: messages of 100 writes of 100 bytes, of which 16 are under way, as the design of the log assumes.
+//! log: messages of 100 writes of 100 bytes, of which 16 are under way, as the design of the log assumes. The values are parts of posts, generated words with the
+//! lengths of real ones; since the log's records are compressed, those of bytes that cannot be are measured beside them.
 
 mod failures;
 mod growth;

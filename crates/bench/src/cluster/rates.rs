@@ -9,6 +9,7 @@ use crate::peer::{Server, System, stop};
 use crate::wire::{Connection, Key, resp};
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
+use headwater_workload::{Rng, TweetLengths};
 use indicatif::ProgressBar;
 use rustix::process::Signal;
 use std::time::Instant;
@@ -17,6 +18,8 @@ use std::time::Instant;
 const VALUE_BYTES: usize = 100;
 /// Writes in a message of NATS's.
 const PACKED: usize = 100;
+/// Bytes of which values are parts.
+const TEXT_BYTES: usize = 1 << 20;
 /// Messages of NATS's under way.
 const WINDOW: usize = 16;
 /// Requests under way over each connection.
@@ -37,15 +40,17 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
     prepare(site)?;
     let leader = site.leader("RATE")?;
     load(&mut Connection::open(site.port(owner))?)?;
-    let (mut written, mut waited, mut forwarded) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut writes, mut packed) = (Vec::new(), Vec::new());
+    let (mut waited, mut forwarded) = (Vec::new(), Vec::new());
+    let (mut posts, mut noise) = (Written::of(posts()), Written::of(noise()));
     for round in 0..common.pairs {
         bar.set_message(format!("writes, round {round}"));
-        let own = publish_packed(site, leader, time)?;
-        let rate = write(site.port(owner), common.connections, time)?;
-        writes.push(rate);
-        packed.push(own);
-        written.push(rate / own);
+        for written in [&mut posts, &mut noise] {
+            let text = &written.text;
+            let own = publish_packed(site, leader, time, text)?;
+            let rate = write(site.port(owner), common.connections, time, text)?;
+            written.writes.push(rate);
+            written.packed.push(own);
+        }
         waited.push(
             median_of_sets(site.port(owner), time)? / median_of_messages(site, leader, time)?,
         );
@@ -66,16 +71,18 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
     server.signal(Signal::KILL);
     manage(site, "DELETE", "")?;
     let median = |values: Vec<f64>| spread(values).map_or(String::new(), |it| it.shown(2, ""));
-    let thousands = |values: &[f64]| {
-        let median = spread(values.iter().copied()).map_or(0.0, |it| it.median);
-        format!("{:.0}k", median / 1e3)
-    };
     Ok(vec![
         Figure {
-            name: "acknowledged writes/s, pipeline 128 ÷ NATS's own packed rate",
-            value: format!("{} ({} ÷ {})", median(written), thousands(&writes), thousands(&packed)),
+            name: "acknowledged writes/s of posts, pipeline 128 ÷ NATS's own packed rate",
+            value: posts.shown(),
             bar: "0.5",
             goal: "0.8",
+        },
+        Figure {
+            name: "the same, of bytes that cannot be compressed",
+            value: noise.shown(),
+            bar: "",
+            goal: "",
         },
         Figure {
             name: "p50 of one acknowledged SET ÷ one message of its size",
@@ -96,6 +103,52 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
             goal: "1.1",
         },
     ])
+}
+
+/// Writes a second of values that are parts of a text.
+struct Written {
+    text: Vec<u8>,
+    /// Acknowledged by Headwater, and by NATS where they are packed; in each round.
+    writes: Vec<f64>,
+    packed: Vec<f64>,
+}
+
+impl Written {
+    fn of(text: Vec<u8>) -> Self {
+        Self { text, writes: Vec::new(), packed: Vec::new() }
+    }
+
+    fn shown(&self) -> String {
+        let ratios = self.writes.iter().zip(&self.packed).map(|(writes, packed)| writes / packed);
+        let ratio = spread(ratios).map_or(String::new(), |it| it.shown(2, ""));
+        let thousands = |values: &[f64]| {
+            let median = spread(values.iter().copied()).map_or(0.0, |it| it.median);
+            format!("{:.0}k", median / 1e3)
+        };
+        format!("{ratio} ({} ÷ {})", thousands(&self.writes), thousands(&self.packed))
+    }
+}
+
+/// Posts, one behind the other.
+fn posts() -> Vec<u8> {
+    let (lengths, mut rng, mut text) = (TweetLengths::real(), Rng::new(1), String::new());
+    while text.len() < TEXT_BYTES {
+        text += &lengths.text(&mut rng);
+    }
+    text.truncate(TEXT_BYTES);
+    text.into_bytes()
+}
+
+/// Bytes without any order.
+fn noise() -> Vec<u8> {
+    let mut rng = Rng::new(2);
+    (0..TEXT_BYTES / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+/// So many bytes of a text, which follow those of the number before.
+fn part(text: &[u8], number: u64, bytes: usize) -> &[u8] {
+    let at = (number as usize % (text.len() / bytes)) * bytes;
+    &text[at..at + bytes]
 }
 
 fn key(number: u64) -> Key {
@@ -167,15 +220,15 @@ fn receipt(connection: &mut Connection) -> Result<()> {
 }
 
 /// Writes a second in messages that NATS acknowledges.
-fn publish_packed(site: &Site, leader: usize, time: Duration) -> Result<f64> {
+fn publish_packed(site: &Site, leader: usize, time: Duration, text: &[u8]) -> Result<f64> {
     let inbox = "_INBOX.packed";
     let mut connection = site.nats(leader, inbox)?;
-    let message = vec![b'v'; PACKED * VALUE_BYTES];
     let (mut sent, mut had) = (0, 0);
     let begun = Instant::now();
     while begun.elapsed() < time || had < sent {
         while sent < had + WINDOW && begun.elapsed() < time {
-            nats::publish(&mut connection.out, "rate", inbox, &message);
+            let message = part(text, sent as u64, PACKED * VALUE_BYTES);
+            nats::publish(&mut connection.out, "rate", inbox, message);
             sent += 1;
         }
         connection.flush()?;
@@ -189,7 +242,7 @@ fn publish_packed(site: &Site, leader: usize, time: Duration) -> Result<f64> {
 }
 
 /// Writes a second that Headwater acknowledges, over so many connections.
-fn write(port: u16, connections: usize, time: Duration) -> Result<f64> {
+fn write(port: u16, connections: usize, time: Duration, text: &[u8]) -> Result<f64> {
     let begun = Instant::now();
     let one = |number: usize| -> Result<usize> {
         let mut connection = Connection::open(port)?;
@@ -197,7 +250,10 @@ fn write(port: u16, connections: usize, time: Duration) -> Result<f64> {
         while begun.elapsed() < time {
             stop::check()?;
             for _ in 0..PIPELINE {
-                resp::command(&mut connection.out, &[b"SET", &key(at), &[b'w'; VALUE_BYTES]]);
+                resp::command(
+                    &mut connection.out,
+                    &[b"SET", &key(at), part(text, at, VALUE_BYTES)],
+                );
                 at += 1;
             }
             connection.flush()?;

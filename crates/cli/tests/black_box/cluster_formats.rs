@@ -58,15 +58,29 @@ impl Nats {
 
     /// The value of a key of the bucket; `None`: there is no such key.
     fn key(&mut self, key: &str) -> Option<String> {
-        let subject = format!("$JS.API.DIRECT.GET.KV_{BUCKET}.$KV.{BUCKET}.{key}");
-        self.say(format!("PUB {subject} answers 0\r\n\r\n").as_bytes());
+        let found = self.get(&format!("KV_{BUCKET}.$KV.{BUCKET}.{key}"), "");
+        found.map(|value| String::from_utf8(value).unwrap())
+    }
+
+    /// The format of the last record of the first shard's log, and whether its payload is compressed.
+    fn last_record(&mut self) -> (u8, bool) {
+        let record = self.get("HW_headwater_0", r#"{"last_by_subj":"HW.headwater.0"}"#).unwrap();
+        assert_eq!((&record[..4], record[5]), (&b"HWLR"[..], 0));
+        (record[4], record[7] == 1)
+    }
+
+    /// What a stream has in this place; `None`: nothing.
+    fn get(&mut self, place: &str, which: &str) -> Option<Vec<u8>> {
+        let length = which.len();
+        let asked = format!("PUB $JS.API.DIRECT.GET.{place} answers {length}\r\n{which}\r\n");
+        self.say(asked.as_bytes());
         let line = self.line("HMSG answers");
         let mut numbers = line.rsplit(' ').map(|number| number.parse::<usize>().unwrap());
         let (all, head) = (numbers.next().unwrap(), numbers.next().unwrap());
         let mut bytes = vec![0; all];
         self.0.read_exact(&mut bytes).unwrap();
         let is_there = !String::from_utf8_lossy(&bytes[..head]).contains("404");
-        is_there.then(|| String::from_utf8(bytes.split_off(head)).unwrap())
+        is_there.then(|| bytes.split_off(head))
     }
 
     fn set_key(&mut self, key: &str, value: &str) {
@@ -83,7 +97,7 @@ fn warned(status: &Value) -> Option<&str> {
 #[test]
 fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused() {
     let Some(mut cluster) = Cluster::start() else { return };
-    let formats = json!("records 1, links 4, snapshots 1");
+    let formats = json!("records 1-2, links 4, snapshots 1");
     let found = status(&cluster, "all is well", |status, is_well| is_well && all_heard(status));
     for at in 0..NODES {
         let node = node_of(&found, at);
@@ -97,14 +111,14 @@ fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused
     let key = format!("formats.node{newer}");
     let mut nats = Nats::connect(&cluster.nats);
     let told = nats.key(&key).expect("it has announced what it reads");
-    let later = told.replace(VERSION, "99.0.0").replace("records 1 1", "records 1 2");
+    let later = told.replace(VERSION, "99.0.0").replace("records 1 2", "records 1 3");
     nats.set_key(&key, &format!("{later}orbits 7 8\n"));
     let found = status(&cluster, "it differs", |status, _| warned(status).is_some());
     let mut others = [owner, third];
     others.sort_unstable();
     let [one, other] = others;
     let expected = format!(
-        "nodes run different programs ({VERSION} with records 1, links 4, snapshots 1 at node{one}, node{other}; 99.0.0 with records 1-2, links 4, snapshots 1 at node{newer}): upgrade the others, and the newest formats are not written before all nodes read them"
+        "nodes run different programs ({VERSION} with records 1-2, links 4, snapshots 1 at node{one}, node{other}; 99.0.0 with records 1-3, links 4, snapshots 1 at node{newer}): upgrade the others, and the newest formats are not written before all nodes read them"
     );
     assert!(warned(&found).unwrap().starts_with(&expected), "{found:#}");
     let told = operate(&cluster, "status");
@@ -112,12 +126,12 @@ fn programs_are_shown_where_they_differ_and_one_that_shares_no_format_is_refused
     ask(&mut cluster.client(third), "SET k|a 1").unwrap();
 
     // It reads nothing any more that this program reads: who is there goes on, and who comes is refused.
-    nats.set_key(&key, &later.replace("records 1 2", "records 2 3"));
+    nats.set_key(&key, &later.replace("records 1 3", "records 3 4"));
     let folder = tempfile::tempdir().unwrap();
     let urls = cluster.nats.urls(&ALL);
     let refused = refused(&cluster.nats, &urls, "late", &[], folder.path());
     let why = format!(
-        "this program reads format 1 alone of the cluster's records, and node 'node{newer}' (99.0.0) reads formats 2 to 3: upgrade by way of a version that reads both"
+        "this program reads formats 1 to 2 of the cluster's records, and node 'node{newer}' (99.0.0) reads formats 3 to 4: upgrade by way of a version that reads both"
     );
     assert!(refused.contains(&why) && refused.contains("event=\"stopped\""), "{refused}");
     ask(&mut cluster.client(third), "SET k|a 2").unwrap();
@@ -146,12 +160,19 @@ fn a_node_that_reads_older_formats_works_beside_others_that_read_them_as_well() 
     let key = format!("formats.node{older}");
     let mut nats = Nats::connect(&cluster.nats);
     let told = nats.key(&key).expect("it has announced what it reads");
-    nats.set_key(&key, &told.replace(VERSION, "0.0.1").replace("links 4 4", "links 3 4"));
+    let earlier = told.replace(VERSION, "0.0.1").replace("links 4 4", "links 3 4");
+    nats.set_key(&key, &earlier.replace("records 1 2", "records 1 1"));
     let found = status(&cluster, "it differs", |status, _| warned(status).is_some());
     let expected = format!("0.0.1 with records 1, links 3-4, snapshots 1 at node{older}");
     assert!(warned(&found).unwrap().contains(&expected), "{found:#}");
+    let long = "time-of-water-".repeat(200);
+    // An owner that has written the newer format before it heard of this goes on with it.
+    ask(&mut cluster.client(owner), &format!("SET k|long {long}")).unwrap();
+    let (format, _) = nats.last_record();
     for at in 0..NODES {
         ask(&mut cluster.client(at), &format!("SET k|{at} {at}")).unwrap();
+        ask(&mut cluster.client(at), &format!("SET k|long {long}")).unwrap();
+        assert_eq!(nats.last_record(), (format, format == 2));
     }
     // A node that begins meanwhile has it for one of its own.
     cluster.end(third, Signal::TERM);
@@ -168,7 +189,17 @@ fn a_node_that_reads_older_formats_works_beside_others_that_read_them_as_well() 
             let client = &mut cluster.client(at);
             assert_eq!(text(&read(&cluster, at, client, &format!("GET k|{key}"))), key.to_string());
         }
+        assert_eq!(text(&read(&cluster, at, &mut cluster.client(at), "GET k|long")), long);
         ask(&mut cluster.client(at), &format!("SET n|{at} 7")).unwrap();
+    }
+    // When all are upgraded, and those that are gone are removed, the newer format is written.
+    nats.set_key(&key, &told);
+    cluster.begin(owner);
+    let began = Instant::now();
+    while nats.last_record() != (2, true) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", nats.last_record());
+        ask(&mut cluster.client(third), &format!("SET k|long {long}")).unwrap();
+        sleep(Duration::from_millis(50));
     }
 }
 
@@ -195,7 +226,7 @@ fn a_record_of_a_newer_format_stops_whoever_reads_it_with_a_sentence() {
     cluster.end(reader, Signal::TERM);
     // As an owner of a later version has it: nothing but magic and format is where this one looks for it.
     let mut nats = Nats::connect(&cluster.nats);
-    nats.publish("HW.headwater.0", b"HWLR\x02\x00and all else as it likes");
+    nats.publish("HW.headwater.0", b"HWLR\x03\x00and all else as it likes");
     let log = cluster.folder.path().join("stopped.log");
     let mut sentences = Vec::new();
     for _ in 0..2 {
@@ -210,7 +241,7 @@ fn a_record_of_a_newer_format_stops_whoever_reads_it_with_a_sentence() {
         sentences.push(sentence.split('"').next().unwrap().to_owned());
     }
     let sentence = &sentences[0];
-    assert!(sentence.contains("of stream HW_headwater_0 cannot be read: it has format 2, and this version of Headwater reads format 1 alone"), "{sentence}");
+    assert!(sentence.contains("of stream HW_headwater_0 cannot be read: it has format 3, and this version of Headwater reads formats 1 to 2"), "{sentence}");
     assert_eq!(sentences[0], sentences[1], "however often it is started");
     let folder = cluster.folder.path().join(format!("node{reader}"));
     assert!(folder.join("headwater-data").exists() && !folder.join("discarded").exists());
