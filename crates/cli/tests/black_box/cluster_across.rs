@@ -2,7 +2,7 @@
 //! nothing, delay nobody who needs neither; and with an owner that is killed nothing of it is lost.
 
 use crate::cluster::{connect, text};
-use crate::cluster_shards::{Cluster, OF, pairs};
+use crate::cluster_shards::{Cluster, pairs};
 use crate::cluster_views::names;
 use crate::support::{PATIENCE, Socket, request};
 use redis::Value;
@@ -195,11 +195,12 @@ fn functions_streams_and_what_is_not_kept_are_at_every_node_also_when_an_owner_i
         cluster.expect((at, "GET temps"), text, &String::from("6"));
         cluster.expect((at, "PREFIX tmp| COUNT"), Value::clone, &Value::Int(6));
     }
-    // A module that is replaced, or dropped, is at all of them.
-    load(&cluster, 2, "head", &HEAD.replace("(i32.const 2)", "(i32.const 3)"));
+    // A module that is replaced is at all of them.
+    load(&cluster, 0, "first", HEAD);
+    load(&cluster, 2, "first", &HEAD.replace("(i32.const 2)", "(i32.const 3)"));
     for key in keys.iter().flatten() {
         for at in [0, 2, NEXT] {
-            let told = cluster.ask(at, &format!("FN.CALL head {key} "));
+            let told = cluster.ask(at, &format!("FN.CALL first {key} "));
             assert_eq!(text(&told), all[key][..3]);
         }
     }

@@ -25,7 +25,8 @@ SET p|ann|2 two
 SET tmp|ann 1
 SET tmp|ann|1 one
 SET tmp|ann|2 two EX 10000
-STREAM.APPEND tmp|stream lost
+TABLE.SET notes KEEP NO
+STREAM.APPEND notes|stream lost
 SET plain a
 APPEND plain b
 SETRANGE plain 4 c
@@ -39,7 +40,7 @@ INCRBYFLOAT float 2.5
 STREAM.APPEND log one-two-three
 STREAM.APPEND log -four
 STREAM.TRIM log 4
-STREAM.APPEND p|log|1 of-a-table
+STREAM.APPEND chapter|log|1 of-a-table
 STREAM.APPEND gone x
 DEL gone
 STREAM.APPEND timed x
@@ -64,7 +65,7 @@ const READS: &[(&str, &str)] = &[
     ("GET float", "2.5"),
     ("STREAM.READ log 4 100", "two-three-four"),
     ("STREAM.LEN log", "18"),
-    ("STREAM.READ p|log|1 0 100", "of-a-table"),
+    ("STREAM.READ chapter|log|1 0 100", "of-a-table"),
     ("STREAM.READ timed 0 100", "x"),
     ("GET stays", "x"),
     ("TTL stays", "-1"),
@@ -78,12 +79,12 @@ const READS: &[(&str, &str)] = &[
 
 /// What is there of what is not to be kept, and of what comes of it: before, and after.
 const NOT_KEPT: &[(&str, &str, &str)] = &[
-    ("EXISTS tmp|ann tmp|ann|1 tmp|ann|2 tmp|stream", "4", "0"),
-    ("PREFIX tmp| COUNT", "4", "0"),
+    ("EXISTS tmp|ann tmp|ann|1 tmp|ann|2 notes|stream", "4", "0"),
+    ("PREFIX tmp| COUNT", "3", "0"),
     ("PREFIX both| COUNT", "2", "0"),
     ("PREFIX kept| COUNT", "2", "0"),
     ("GET number|ann", "2", "-"),
-    ("STREAM.READ tmp|stream 0 9", "lost", "-"),
+    ("STREAM.READ notes|stream 0 9", "lost", "-"),
 ];
 
 /// Times to live, in seconds, at most.
