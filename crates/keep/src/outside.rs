@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 const FORMAT: u8 = 1;
 
 /// A turn may come to as much as so many queues of what waits for the log.
-const TURN_QUEUES: usize = 32;
+const TURN_QUEUES: usize = 4;
 
 /// A place in the log, and the checksum of the record that ends there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
