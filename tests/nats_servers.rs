@@ -11,14 +11,20 @@ use std::thread::sleep;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The program, where it is on this machine: `HEADWATER_NATS_SERVER`, on the path, or in the Python environment of `.ci/run`.
+/// The program, where it is on this machine: `HEADWATER_NATS_SERVER`, on the path, or in the Python environment of `.ci/run`. With `HEADWATER_NEEDS_NATS` it must be.
 pub(crate) fn program() -> Option<PathBuf> {
     let named = std::env::var_os("HEADWATER_NATS_SERVER").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|folder| folder.join("nats-server"));
     let target = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let environment = target.join("ci-python/bin/nats-server");
-    named.into_iter().chain(on_path).chain([environment]).find(|path| path.is_file())
+    let found = named.into_iter().chain(on_path).chain([environment]).find(|path| path.is_file());
+    let is_needed = std::env::var_os("HEADWATER_NEEDS_NATS").is_some();
+    assert!(
+        found.is_some() || !is_needed,
+        "there is no nats-server, and HEADWATER_NEEDS_NATS is set"
+    );
+    found
 }
 
 /// Where ports are taken from: those that the system gives to outgoing connections and to servers that name none begin at 32 768, and

@@ -1,6 +1,6 @@
 """NATS servers and nodes as processes, for tests that need a cluster.
 
-They need a real `nats-server` on the path, or HEADWATER_NATS_SERVER.
+They need a real `nats-server` on the path, or HEADWATER_NATS_SERVER. With HEADWATER_NEEDS_NATS it must be there.
 """
 
 import itertools
@@ -12,6 +12,8 @@ import time
 
 PROGRAM = os.path.abspath(os.environ["HEADWATER"]) if "/" in os.environ.get("HEADWATER", "") else os.environ.get("HEADWATER", "headwater")
 NATS = os.environ.get("HEADWATER_NATS_SERVER") or shutil.which("nats-server")
+if NATS is None and "HEADWATER_NEEDS_NATS" in os.environ:
+    raise RuntimeError("there is no nats-server, and HEADWATER_NEEDS_NATS is set")
 SERVERS = 3
 PATIENCE = float(os.environ.get("HEADWATER_NODES_PATIENCE", "180"))
 # Nodes of several shards reach each other at their port and so much.

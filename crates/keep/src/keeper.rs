@@ -184,8 +184,16 @@ pub struct StoreHandle {
 impl StoreHandle {
     /// Adds an operation to the turn that gathers.
     fn tell(&self, add: impl FnOnce(&mut NextCommit) -> u64) -> Position {
-        let position = add(&mut lock(&self.front.gathered));
+        let mut gathered = lock(&self.front.gathered);
+        let position = add(&mut gathered);
+        // A transaction is completed, whatever it comes to.
+        let may_end = gathered.outside.is_some() && gathered.open_behind.is_none();
+        let bytes = if may_end { gathered.turn.bytes() } else { 0 };
+        drop(gathered);
         self.front.told.store(position, Ordering::Release);
+        if bytes >= self.front.shared.turn_bytes_max() {
+            self.front.shared.refuse_behind(bytes);
+        }
         Position(position)
     }
 

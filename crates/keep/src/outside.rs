@@ -19,6 +19,9 @@ use std::sync::atomic::Ordering;
 /// The first byte of a turn in a log. A newer one is to be written only in records of a newer format, which nodes have announced that they read.
 const FORMAT: u8 = 1;
 
+/// A turn may come to as much as so many queues of what waits for the log.
+const TURN_QUEUES: usize = 4;
+
 /// A place in the log, and the checksum of the record that ends there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogMark {
@@ -83,9 +86,22 @@ impl Shared {
         let mut awaited = lock(&self.awaited);
         awaited.bytes += turn.bytes();
         awaited.turns.push_back(turn);
-        let full = awaited.bytes >= self.queue_bytes_max && !awaited.refuses;
+        drop(awaited);
+        self.refuse_behind(0);
+        next
+    }
+
+    /// How many bytes a turn for a log may come to before writes are refused until that has it: a turn is one record, which can only be so long.
+    pub(crate) fn turn_bytes_max(&self) -> usize {
+        self.queue_bytes_max.saturating_mul(TURN_QUEUES)
+    }
+
+    /// Refuses writes where much waits for the log, or will when the turn that gathers is given to it.
+    pub(crate) fn refuse_behind(&self, gathered: usize) {
+        let mut awaited = lock(&self.awaited);
+        let bytes = awaited.bytes + gathered;
+        let full = bytes >= self.queue_bytes_max && !awaited.refuses;
         awaited.refuses |= full;
-        let bytes = awaited.bytes;
         drop(awaited);
         if full {
             let why = format!(
@@ -93,7 +109,6 @@ impl Shared {
             );
             self.refuse(Some(why), false);
         }
-        next
     }
 
     /// Has a view taken behind what waits for the log now, or at once where nothing does.

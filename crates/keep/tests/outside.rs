@@ -131,6 +131,37 @@ fn what_the_log_has_at_once_comes_into_the_folder() {
 }
 
 #[test]
+fn writes_are_refused_behind_a_turn_that_is_long_until_the_log_has_it() {
+    let place = tempfile::tempdir().unwrap();
+    let appended = Appended::default();
+    let options = Options { table_bytes: 64 << 10, ..Options::default() };
+    let feed = Feed::Log(Box::new(Queue(appended.clone())));
+    let (store, _told, _) = Told::try_open_with(place.path(), options, feed).unwrap();
+    let mut keeper = store.keeper();
+    let mut put = |number: usize| {
+        let (key, value) = (format!("p|{number}"), vec![b'x'; 12_500]);
+        keeper.put(key.as_bytes(), &mut core::iter::once(&value[..]), Attributes::default());
+    };
+    (0..20).for_each(&mut put);
+    assert_eq!(store.refusal(), None);
+    put(20);
+    assert!(store.refusal().is_some(), "a turn may be as long as it likes");
+    store.commit();
+    assert!(store.refusal().is_some());
+    let (last, turn) = appended.lock().unwrap().pop().unwrap();
+    assert!(turn.len() >= 262_500);
+    store.acknowledger().acknowledged(last, mark(1));
+    assert_eq!(store.refusal(), None);
+    // A transaction is one, however long it is.
+    store.begin_transaction();
+    (0..30).for_each(&mut put);
+    assert_eq!(store.refusal(), None);
+    store.end_transaction();
+    store.commit();
+    assert!(store.refusal().is_some());
+}
+
+#[test]
 fn a_folder_is_a_servers_own_or_a_copy() {
     let place = tempfile::tempdir().unwrap();
     let (store, _told) = open(place.path(), Feed::Own);

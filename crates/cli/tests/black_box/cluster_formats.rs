@@ -18,10 +18,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const BUCKET: &str = "HW_headwater_owners";
 
 /// A client of NATS that knows no more than these tests need.
-struct Nats(BufReader<TcpStream>);
+pub(crate) struct Nats(BufReader<TcpStream>);
 
 impl Nats {
-    fn connect(servers: &Servers) -> Self {
+    pub(crate) fn connect(servers: &Servers) -> Self {
         let urls = servers.urls(&ALL);
         let address = urls.split(',').next().unwrap().strip_prefix("nats://").unwrap();
         let stream = TcpStream::connect(address).unwrap();
@@ -50,7 +50,7 @@ impl Nats {
         }
     }
 
-    fn publish(&mut self, subject: &str, bytes: &[u8]) {
+    pub(crate) fn publish(&mut self, subject: &str, bytes: &[u8]) {
         let head = format!("PUB {subject} {}\r\n", bytes.len());
         self.say(&[head.as_bytes(), bytes, b"\r\nPING\r\n"].concat());
         self.line("PONG");
@@ -58,29 +58,35 @@ impl Nats {
 
     /// The value of a key of the bucket; `None`: there is no such key.
     fn key(&mut self, key: &str) -> Option<String> {
-        let found = self.get(&format!("KV_{BUCKET}.$KV.{BUCKET}.{key}"), "");
-        found.map(|value| String::from_utf8(value).unwrap())
+        let subject = format!("$JS.API.DIRECT.GET.KV_{BUCKET}.$KV.{BUCKET}.{key}");
+        let (head, value) = self.ask(&subject);
+        (!head.contains("404")).then(|| String::from_utf8(value).unwrap())
+    }
+
+    /// The newest message of a stream for a subject, with its number.
+    pub(crate) fn last(&mut self, stream: &str, subject: &str) -> (u64, Vec<u8>) {
+        let (head, value) = self.ask(&format!("$JS.API.DIRECT.GET.{stream}.{subject}"));
+        let found = head.lines().find_map(|line| line.strip_prefix("Nats-Sequence: "));
+        (found.unwrap_or_else(|| panic!("{head}")).parse().unwrap(), value)
     }
 
     /// The format of the last record of the first shard's log, and whether its payload is compressed.
     fn last_record(&mut self) -> (u8, bool) {
-        let record = self.get("HW_headwater_0", r#"{"last_by_subj":"HW.headwater.0"}"#).unwrap();
+        let (_, record) = self.last("HW_headwater_0", "HW.headwater.0");
         assert_eq!((&record[..4], record[5]), (&b"HWLR"[..], 0));
         (record[4], record[7] == 1)
     }
 
-    /// What a stream has in this place; `None`: nothing.
-    fn get(&mut self, place: &str, which: &str) -> Option<Vec<u8>> {
-        let length = which.len();
-        let asked = format!("PUB $JS.API.DIRECT.GET.{place} answers {length}\r\n{which}\r\n");
-        self.say(asked.as_bytes());
+    /// What is answered: its head, and what is behind that.
+    fn ask(&mut self, subject: &str) -> (String, Vec<u8>) {
+        self.say(format!("PUB {subject} answers 0\r\n\r\n").as_bytes());
         let line = self.line("HMSG answers");
         let mut numbers = line.rsplit(' ').map(|number| number.parse::<usize>().unwrap());
         let (all, head) = (numbers.next().unwrap(), numbers.next().unwrap());
         let mut bytes = vec![0; all];
         self.0.read_exact(&mut bytes).unwrap();
-        let is_there = !String::from_utf8_lossy(&bytes[..head]).contains("404");
-        is_there.then(|| bytes.split_off(head))
+        let value = bytes.split_off(head);
+        (String::from_utf8(bytes).unwrap(), value)
     }
 
     fn set_key(&mut self, key: &str, value: &str) {
@@ -204,7 +210,7 @@ fn a_node_that_reads_older_formats_works_beside_others_that_read_them_as_well() 
 }
 
 /// Waits until a log has a text; the line.
-fn until_logged(log: &Path, what: &str) -> String {
+pub(crate) fn until_logged(log: &Path, what: &str) -> String {
     let began = Instant::now();
     loop {
         let logged = fs::read_to_string(log).unwrap_or_default();

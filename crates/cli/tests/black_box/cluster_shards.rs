@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const SHARDS: usize = 3;
 /// Which shard each node is for: two are for the second one.
-const OF: [usize; 4] = [0, 1, 2, 1];
+pub(crate) const OF: [usize; 4] = [0, 1, 2, 1];
 
 pub(crate) struct Cluster {
     pub(crate) nats: Servers,
@@ -29,8 +29,8 @@ pub(crate) struct Cluster {
     name: &'static str,
     /// A file with settings of all nodes, which are then found by a name.
     config: Option<PathBuf>,
-    /// Whether they speak HTTP.
-    tells: bool,
+    /// Further arguments of each.
+    arguments: &'static [&'static str],
     _turn: Turn,
 }
 
@@ -41,11 +41,14 @@ impl Cluster {
         Some(Self::start_among(&OF, nats, turn, free_ports(OF.len()), Vec::new()))
     }
 
-    /// A cluster whose nodes are for these shards, and speak HTTP. `None`: there is no `nats-server` on this machine.
-    pub(crate) fn start_telling(of: &'static [usize]) -> Option<Self> {
+    /// A cluster whose nodes are for these shards, with these further arguments. `None`: there is no `nats-server` on this machine.
+    pub(crate) fn start_with(
+        of: &'static [usize],
+        arguments: &'static [&'static str],
+    ) -> Option<Self> {
         let (nats, turn) = servers("always, max_file_store: 10GB")?;
         let mut cluster = Self::of_nodes(of, nats, turn, free_ports(of.len()), Vec::new());
-        cluster.tells = true;
+        cluster.arguments = arguments;
         cluster.begin_all();
         Some(cluster)
     }
@@ -79,7 +82,8 @@ impl Cluster {
         let nodes = of.iter().map(|_| None).collect();
         let folder = tempfile::tempdir().unwrap();
         let (name, config) = ("headwater", None);
-        Self { nats, links, folder, ports, nodes, of, name, config, tells: false, _turn: turn }
+        let arguments: &'static [&'static str] = &[];
+        Self { nats, links, folder, ports, nodes, of, name, config, arguments, _turn: turn }
     }
 
     fn begin_all(&mut self) {
@@ -105,9 +109,7 @@ impl Cluster {
         let found_at = links.map_or(port, |links| links.node);
         let host = if self.config.is_some() { "localhost" } else { "127.0.0.1" };
         command.args(["--advertise", &format!("{host}:{found_at}")]);
-        if self.tells {
-            command.args(["--http-port", "0"]);
-        }
+        command.args(self.arguments);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }

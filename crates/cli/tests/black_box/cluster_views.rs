@@ -21,7 +21,7 @@ fn home(cluster: &Cluster, placing: &str) -> usize {
 }
 
 /// Names that begin with `letter`, so many of them at each shard.
-fn names(cluster: &Cluster, letter: char, each: usize) -> Vec<Vec<String>> {
+pub(crate) fn names(cluster: &Cluster, letter: char, each: usize) -> Vec<Vec<String>> {
     let mut found = vec![Vec::new(); 3];
     for number in 0.. {
         let name = format!("{letter}{number}");

@@ -50,7 +50,7 @@ fn a_service_manager_is_told_when_the_server_is_ready() {
 
 /// What the owners of two shards tell, and one that stands by; `None`: there is no `nats-server` on this machine.
 fn figures_of_clusters() -> Option<String> {
-    let cluster = Cluster::start_telling(&[0, 1, 1])?;
+    let cluster = Cluster::start_with(&[0, 1, 1], &["--http-port", "0"])?;
     let figures = || {
         let nodes = (0..3).map(|at| get_at(&cluster.said(at, "HTTP on "), "GET /metrics"));
         nodes.collect::<Result<Vec<_>, _>>().unwrap_or_default()

@@ -83,15 +83,15 @@ pub(crate) struct Event {
 
 impl Events {
     pub(crate) fn begin(server: &Server, query: &str, lines: &[&str]) -> Self {
-        let mut stream = TcpStream::connect(address(server)).unwrap();
+        Self::begin_at(address(server), query, lines)
+    }
+
+    /// Those of a server or node that speaks HTTP there.
+    pub(crate) fn begin_at(address: &str, query: &str, lines: &[&str]) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
-        write!(
-            stream,
-            "GET /v1/watch?{query} HTTP/1.1\r\nHost: {}\r\n{lines}\r\n",
-            address(server)
-        )
-        .unwrap();
+        write!(stream, "GET /v1/watch?{query} HTTP/1.1\r\nHost: {address}\r\n{lines}\r\n").unwrap();
         let mut events = Self { reader: BufReader::new(stream) };
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// A client that tells what it is answered and what it is told besides.
-struct Client {
+pub(crate) struct Client {
     stream: BufReader<TcpStream>,
     id: String,
     marks: u64,
@@ -17,7 +17,7 @@ struct Client {
 }
 
 impl Client {
-    fn connect(port: u16, version: &str) -> Self {
+    pub(crate) fn connect(port: u16, version: &str) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client =
@@ -55,7 +55,7 @@ impl Client {
     }
 
     /// All that has come until now.
-    fn come(&mut self) -> Vec<String> {
+    pub(crate) fn come(&mut self) -> Vec<String> {
         if self.queues {
             return Vec::new();
         }
@@ -72,7 +72,7 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, words: &str) -> Vec<String> {
+    pub(crate) fn ask(&mut self, words: &str) -> Vec<String> {
         self.send(&words.split(' ').collect::<Vec<_>>());
         self.queues = words == "MULTI" || (self.queues && words != "EXEC");
         if self.queues { vec![self.read()] } else { self.come() }
