@@ -464,6 +464,12 @@ impl Store {
         lock(&shared.refusal).clone()
     }
 
+    /// Whether that is because much waits for the log, which goes by when the log has it.
+    #[must_use]
+    pub fn refuses_for_log(&self) -> bool {
+        lock(&self.front.shared.awaited).refuses
+    }
+
     /// Whether removals are to be accepted though other writes are not: they make room.
     #[must_use]
     pub fn takes_removals(&self) -> bool {

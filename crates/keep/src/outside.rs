@@ -75,7 +75,7 @@ impl Feed {
 pub(crate) struct Awaited {
     turns: VecDeque<Turn>,
     bytes: usize,
-    refuses: bool,
+    pub(crate) refuses: bool,
 }
 
 impl Shared {

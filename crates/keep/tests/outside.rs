@@ -146,12 +146,13 @@ fn writes_are_refused_behind_a_turn_that_is_long_until_the_log_has_it() {
     assert_eq!(store.refusal(), None);
     put(20);
     assert!(store.refusal().is_some(), "a turn may be as long as it likes");
+    assert!(store.refuses_for_log());
     store.commit();
     assert!(store.refusal().is_some());
     let (last, turn) = appended.lock().unwrap().pop().unwrap();
     assert!(turn.len() >= 262_500);
     store.acknowledger().acknowledged(last, mark(1));
-    assert_eq!(store.refusal(), None);
+    assert_eq!((store.refusal(), store.refuses_for_log()), (None, false));
     // A transaction is one, however long it is.
     store.begin_transaction();
     (0..30).for_each(&mut put);

@@ -66,7 +66,7 @@ pub use heartbeat::{Heartbeat, HeartbeatError};
 pub use order::SnapshotOrder;
 pub use owner::{Owner, node_of};
 pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
-pub use reader::{FolderFate, LogEntry, LogPosition, LogReader, StopReason};
+pub use reader::{FolderFate, LogEntry, LogPosition, LogReader, StopReason, TURN_BYTES_MAX};
 pub use record::{
     BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RECORD_FORMATS, RecordHeader, RecordKind,
 };

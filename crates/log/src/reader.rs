@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem::take;
 
-/// Most bytes that the parts of one turn come to.
-const TURN_BYTES_MAX: usize = 1 << 30;
+/// Most bytes that the parts of one turn come to. Who appends more has everybody who reads it stop.
+pub const TURN_BYTES_MAX: usize = 1 << 30;
 
 /// A record that something ends with: a folder, a snapshot, or what an owner has acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

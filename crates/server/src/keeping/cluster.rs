@@ -93,9 +93,10 @@ impl EmbeddedStore {
         self.replica.as_ref().is_some_and(ReplicaEnd::is_silent)
     }
 
-    /// What begins the error of a write that is refused.
+    /// What begins the error of a write that is refused: clients of clusters ask again where it is the log's doing.
     pub(crate) fn refusal_code(&self) -> &'static str {
-        if self.log_refusal().is_some() { "CLUSTERDOWN" } else { "MISCONF" }
+        let is_logs = self.log_refusal().is_some() || self.store.refuses_for_log();
+        if is_logs { "CLUSTERDOWN" } else { "MISCONF" }
     }
 
     /// The last operation told, where what leaves the server must wait until it survives.

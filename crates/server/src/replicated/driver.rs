@@ -17,7 +17,8 @@ use headwater_log::{
     AppendWindow, Balance, BalanceWish, BucketAnswer, DrainLook, DrainedNodes, Epoch, FolderFate,
     Heartbeat, LeaseTimes, LogEntry, LogPosition, LogRequest, Monotonic, Owner, Replica,
     ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop, Revision, Sequence, SnapshotEffect,
-    SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, Turn, node_of,
+    SnapshotMark, SnapshotOrder, SnapshotTaken, Snapshots, StopReason, TURN_BYTES_MAX, Turn,
+    node_of,
 };
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -381,6 +382,11 @@ impl Driver {
         match told {
             Told::Wake => {}
             Told::Append { last, turn } => {
+                if turn.len() > TURN_BYTES_MAX {
+                    // Whoever reads such a record stops for good, so it is never written.
+                    self.lease.answers_until.store(0, Ordering::Release);
+                    begin_again(&too_long(turn.len()));
+                }
                 if let Some(turn) = self.replica.append(0, &turn, now, effects) {
                     self.appended.push_back((turn, last));
                 }
@@ -556,6 +562,13 @@ impl Driver {
             ReplicaEffect::Halt(stop) => stop_for_good(&stop.to_string()),
         }
     }
+}
+
+/// Why the owner begins anew behind a turn that no record can have.
+fn too_long(bytes: usize) -> String {
+    format!(
+        "a transaction, or another command, wrote {bytes} bytes, and a record of the log has at most {TURN_BYTES_MAX}: nothing of it was done"
+    )
 }
 
 /// Whether an effect is about who owns the shard, and not about its data alone.
