@@ -1,9 +1,10 @@
 //! Clients, each with a connection to a server that believes to own its shard, and some operations under way on it.
 
 use super::history::{
-    COUNTERS, History, LISTS, Operation, PAIR_COUNTER, PAIR_LIST, REGISTERS, TEXT, Told, text_of,
+    COUNTERS, Effect, History, LISTS, Operation, PAIR_COUNTER, PAIR_LIST, REGISTERS, STREAM, TEXT,
+    Told, text_of, value_of, whose_value,
 };
-use super::world::Servers;
+use super::world::{Servers, Workload};
 use crate::simulated::{Come, Pipe, integer, request};
 use headwater_model::rng::Rng;
 use headwater_model::server::wire::{Frame, Wire};
@@ -16,8 +17,15 @@ const UNDER_WAY: usize = 4;
 const PATIENCE: usize = 12_000;
 const PATIENCE_MIN: u64 = 2_000;
 
+/// Effects are taken of one of so many posts, the last ones.
+const RECENT: usize = 12;
+
 pub(super) fn list(at: usize) -> String {
-    if at == PAIR_LIST { String::from("{pair}list") } else { format!("l|{at}") }
+    match at {
+        PAIR_LIST => String::from("{pair}list"),
+        STREAM => String::from("s|stream"),
+        at => format!("l|{at}"),
+    }
 }
 
 pub(super) fn counter(at: usize) -> String {
@@ -31,6 +39,25 @@ fn register(at: usize) -> String {
 /// The join that copies lists.
 pub(super) fn join(at: usize) -> String {
     format!("d|all|{at}")
+}
+
+pub(super) fn post(which: usize) -> String {
+    format!("{POSTS}{which:05}")
+}
+
+/// What keys of posts begin with.
+pub(super) const POSTS: &str = "t|";
+
+/// The posts of which keys with this prefix are, or are made; each with its own value.
+pub(super) fn posts_of(prefix: &str, pairs: &Frame) -> Option<Vec<usize>> {
+    let Frame::Array(pairs) = pairs else { return None };
+    let (pairs, []) = pairs.as_chunks::<2>() else { return None };
+    let one = |[key, value]: &[Frame; 2]| {
+        let key = String::from_utf8(key.text()?).ok()?;
+        let which = key.strip_prefix(prefix)?.parse().ok()?;
+        (whose_value(&value.text()?)? == which).then_some(which)
+    };
+    pairs.iter().map(one).collect()
 }
 
 /// An operation under way.
@@ -67,7 +94,8 @@ pub(super) struct Clients {
     all: Vec<Client>,
     sessions: usize,
     /// How many of a hundred operations only read.
-    pub(super) reads: usize,
+    reads: usize,
+    workload: Workload,
     pub(super) seen: ClientsSeen,
 }
 
@@ -96,11 +124,14 @@ fn told(operation: Operation, replies: &[Frame]) -> Result<Option<Told>, String>
             Frame::Null => Some(Told::Number(0)),
             last => number(last).map(Told::Number),
         },
-        Operation::Set(_) => (last.text().as_deref() == Some(b"OK")).then_some(Told::Done),
-        Operation::ReadRegister(_) => match last {
+        Operation::Set(_) | Operation::Post => {
+            (last.text().as_deref() == Some(b"OK")).then_some(Told::Done)
+        }
+        Operation::ReadRegister(_) | Operation::Take(..) => match last {
             Frame::Null => Some(Told::Value(None)),
-            last => number(last).map(|which| Told::Value(Some(which as usize))),
+            last => last.text().and_then(|it| whose_value(&it)).map(|it| Told::Value(Some(it))),
         },
+        Operation::ReadPosts => posts_of(POSTS, last).map(Told::Posts),
         Operation::Both | Operation::ReadBoth => {
             let Frame::Array(pair) = last else { return Err(wrong()) };
             let [count, list] = &**pair else { return Err(wrong()) };
@@ -118,11 +149,17 @@ fn told(operation: Operation, replies: &[Frame]) -> Result<Option<Told>, String>
 }
 
 /// The requests of an operation, and how many replies they have.
-fn requests(operation: Operation, which: usize) -> (Vec<u8>, usize) {
-    let (text, value) = (text_of(which), which.to_string());
+fn requests(operation: Operation, which: usize, workload: Workload) -> (Vec<u8>, usize) {
+    let text = text_of(which);
+    let value = match workload {
+        Workload::Narrow => which.to_string(),
+        Workload::Wide => value_of(which),
+    };
     debug_assert_eq!(text.len(), TEXT);
     let one = |words: &[&str]| (request(words), 1);
     match operation {
+        Operation::Append(STREAM) => one(&["STREAM.APPEND", &list(STREAM), &text]),
+        Operation::ReadList(STREAM) => one(&["STREAM.READ", &list(STREAM), "0", "100000"]),
         Operation::Append(at) => one(&["APPEND", &list(at), &text]),
         Operation::ReadList(at) => one(&["GET", &list(at)]),
         Operation::ReadJoin(at) => one(&["GET", &join(at)]),
@@ -139,20 +176,32 @@ fn requests(operation: Operation, which: usize) -> (Vec<u8>, usize) {
             (all, 4)
         }
         Operation::ReadBoth => one(&["MGET", &counter(PAIR_COUNTER), &list(PAIR_LIST)]),
+        Operation::Post => one(&["SET", &post(which), &value]),
+        Operation::ReadPosts => one(&["PREFIX", POSTS]),
+        Operation::Take(effect, of) => one(&["GETDEL", &format!("{}{of:05}", effect.prefix())]),
     }
 }
 
 /// All operations that read.
-pub(super) fn reads() -> Vec<Operation> {
+pub(super) fn reads(workload: Workload) -> Vec<Operation> {
     let lists = (0..LISTS).flat_map(|at| [Operation::ReadList(at), Operation::ReadJoin(at)]);
     let counters = (0..COUNTERS).map(Operation::ReadCounter);
     let registers = (0..REGISTERS).map(Operation::ReadRegister);
-    lists.chain(counters).chain(registers).chain([Operation::ReadBoth]).collect()
+    let narrow = lists.chain(counters).chain(registers).chain([Operation::ReadBoth]);
+    match workload {
+        Workload::Narrow => narrow.collect(),
+        Workload::Wide => {
+            narrow.chain([Operation::ReadList(STREAM), Operation::ReadPosts]).collect()
+        }
+    }
 }
 
-fn draw(rng: &mut Rng, reads: usize) -> Operation {
+fn draw(rng: &mut Rng, (reads, workload): (usize, Workload), history: &History) -> Operation {
     if rng.chance(reads) {
-        return *rng.pick(&self::reads());
+        return *rng.pick(&self::reads(workload));
+    }
+    if workload == Workload::Wide && rng.chance(60) {
+        return draw_more(rng, history);
     }
     match rng.below(10) {
         0..=2 => Operation::Append(rng.below(LISTS)),
@@ -163,10 +212,24 @@ fn draw(rng: &mut Rng, reads: usize) -> Operation {
     }
 }
 
+/// What only a wide workload has.
+fn draw_more(rng: &mut Rng, history: &History) -> Operation {
+    let posts = history.posts();
+    match rng.below(10) {
+        0 => Operation::Append(STREAM),
+        1..=5 if !posts.is_empty() => {
+            let recent = &posts[posts.len().saturating_sub(RECENT)..];
+            Operation::Take(*rng.pick(&Effect::ALL), *rng.pick(recent))
+        }
+        _ => Operation::Post,
+    }
+}
+
 impl Clients {
-    pub(super) fn new(count: usize, reads: usize) -> Self {
+    /// So many clients, of whose operations so many of a hundred only read.
+    pub(super) fn new(count: usize, reads: usize, workload: Workload) -> Self {
         let all = (0..count).map(|_| Client::default()).collect();
-        Self { all, sessions: 0, reads, seen: ClientsSeen::default() }
+        Self { all, sessions: 0, reads, workload, seen: ClientsSeen::default() }
     }
 
     /// Whether nobody waits for anything.
@@ -196,7 +259,7 @@ impl Clients {
         now: u64,
     ) {
         let at = rng.below(self.all.len());
-        let operation = draw(rng, self.reads);
+        let operation = draw(rng, (self.reads, self.workload), history);
         self.ask_this(at, operation, rng, (servers, history, now));
     }
 
@@ -221,7 +284,7 @@ impl Clients {
         }
         let Some(pipe) = &client.pipe else { return false };
         let which = history.begin(operation, client.session, now);
-        let (bytes, replies) = requests(operation, which);
+        let (bytes, replies) = requests(operation, which, self.workload);
         pipe.ask(&bytes);
         let until = now + PATIENCE_MIN + rng.below(PATIENCE) as u64;
         client.asked.push_back(UnderWay { which, operation, replies, until });

@@ -7,8 +7,13 @@
 //!   (Gibbons and Korach, *Testing shared memories*).
 //! - A counter and a list that change in one transaction are always seen together.
 //! - What was refused is not done.
+//! - Each post has its effects once (`effects`).
 //! - What a join shows of a list is a version of it: with one shard the last one, with several a session's own at least, and none that it had
 //!   seen later.
+
+mod effects;
+
+pub(super) use effects::{Effect, Shown};
 
 use headwater_sim::replicated::check_order;
 use std::collections::BTreeMap;
@@ -20,8 +25,13 @@ pub(super) const REGISTERS: usize = 2;
 /// Behind the lists and the counters: those that change in one transaction.
 pub(super) const PAIR_LIST: usize = LISTS;
 pub(super) const PAIR_COUNTER: usize = COUNTERS;
+/// Behind those: lists that are plain streams.
+pub(super) const STREAM: usize = PAIR_LIST + 1;
 /// How long a text is that a list grows by.
 pub(super) const TEXT: usize = 6;
+/// Of so many values one is large, up to so many bytes.
+const LARGE_IN: usize = 5;
+const LARGE: usize = 900;
 
 /// What a client asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +51,12 @@ pub(super) enum Operation {
     /// The counter and the list of the pair grow in one transaction.
     Both,
     ReadBoth,
+    /// A key of this operation's own, which flows follow.
+    Post,
+    /// All of those are shown.
+    ReadPosts,
+    /// What a flow has made of a post is taken away.
+    Take(Effect, usize),
 }
 
 /// What it was told.
@@ -61,6 +77,8 @@ pub(super) enum Told {
     Both(u64, usize),
     /// Counter and list of the pair.
     BothRead(u64, String),
+    /// Which posts there are.
+    Posts(Vec<usize>),
 }
 
 /// One operation.
@@ -102,6 +120,20 @@ pub(super) fn text_of(which: usize) -> String {
     format!("{which:05},")
 }
 
+/// The value that an operation sets: some are so large that the log has them in parts.
+pub(super) fn value_of(which: usize) -> String {
+    let length = if which.is_multiple_of(LARGE_IN) { which * 37 % LARGE } else { 0 };
+    let rest = char::from(b'a' + (which % 26) as u8).to_string().repeat(length);
+    format!("{which}:{rest}")
+}
+
+/// Whose value it is, whole.
+pub(super) fn whose_value(value: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(value).ok()?;
+    let which = text.split(':').next()?.parse().ok()?;
+    (text == value_of(which) || text == which.to_string()).then_some(which)
+}
+
 /// The operations whose texts a list has.
 fn texts(list: &str) -> Result<Vec<usize>, String> {
     let (pieces, rest) = list.as_bytes().as_chunks::<TEXT>();
@@ -133,9 +165,10 @@ impl History {
 
     /// Whether everything can be explained. The last operations have read everything, with nothing under way.
     pub(super) fn check(&self, joins_are_current: bool) -> Result<(), String> {
-        (0..=PAIR_LIST).try_for_each(|list| self.check_list(list, joins_are_current))?;
+        (0..=STREAM).try_for_each(|list| self.check_list(list, joins_are_current))?;
         (0..=PAIR_COUNTER).try_for_each(|counter| self.check_counter(counter))?;
-        (0..REGISTERS).try_for_each(|register| self.check_register(register))
+        (0..REGISTERS).try_for_each(|register| self.check_register(register))?;
+        self.check_posts()
     }
 
     /// What the last read of a list has seen.

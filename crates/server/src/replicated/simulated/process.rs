@@ -145,7 +145,7 @@ impl Process {
             nodes: nodes.clone(),
             room: RoomSeen::default(),
             origin: LogOrigin { stream: format!("HW_sim_{shard}"), created: 1 },
-            message_bytes_max: 300,
+            message_bytes_max: shared.lock().message_bytes_max,
             incarnation: life * 100 + index as u64,
         };
         let now = shared.lock().now;

@@ -23,6 +23,8 @@ const STEP: u64 = 10;
 /// How long things go wrong, and how long it may take until all is well again.
 const TROUBLE: u64 = 20_000;
 const CALM: u64 = 60_000;
+/// What a message of the log may have at most, so that large values, and whole turns of several clients, are in parts.
+const MESSAGE_BYTES_MAX: [usize; 3] = [100, 160, 300];
 /// How often it is looked who is in the cluster.
 const LOOK: u64 = 1000;
 
@@ -35,6 +37,23 @@ pub(super) struct Ran {
     pub(super) seen: Seen,
     /// All that clients have asked, and been told.
     pub(super) asked: Vec<Asked>,
+}
+
+/// What clients ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Workload {
+    /// What seeds that failed once were of.
+    Narrow,
+    /// Everything.
+    Wide,
+}
+
+/// How many shards there are, how many nodes each of them has, and what clients ask.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) shards: u16,
+    pub(super) nodes: usize,
+    pub(super) workload: Workload,
 }
 
 /// Where clients connect.
@@ -84,6 +103,7 @@ pub(super) struct World {
     shared: Shared,
     shards: u16,
     nodes: usize,
+    workload: Workload,
     cluster: Cluster,
     links: Links,
     folders: TempDir,
@@ -120,10 +140,10 @@ fn room() -> TempDir {
 }
 
 impl World {
-    /// So many shards, with so many nodes each.
+    /// That of a seed.
     pub(super) fn new(
         seed: u64,
-        (shards, nodes): (u16, usize),
+        Shape { shards, nodes, workload }: Shape,
         change: &dyn Fn(&mut LogFaults),
     ) -> Result<Self, String> {
         let mut rng = Rng::new(seed);
@@ -132,13 +152,17 @@ impl World {
         let shard_of: Vec<usize> = (0..usize::from(shards) * nodes).map(|at| at / nodes).collect();
         let cloud = Cloud::new(&shard_of);
         let shared = Shared::new(Rng::new(rng.bits()), faults, cloud);
-        let clients = Clients::new(1 + rng.below(5), *rng.pick(&[30, 50, 90]));
+        let clients = Clients::new(1 + rng.below(5), *rng.pick(&[30, 50, 90]), workload);
+        if workload == Workload::Wide {
+            shared.lock().message_bytes_max = *rng.pick(&MESSAGE_BYTES_MAX);
+        }
         let cluster = Cluster { processes: Vec::new(), connected: Vec::new(), now: 0, port: 0 };
         let mut world = Self {
             rng,
             shared,
             shards,
             nodes,
+            workload,
             cluster,
             links: Links::default(),
             folders: room(),
@@ -395,11 +419,7 @@ impl World {
 ///
 /// # Errors
 /// What was promised was not kept.
-pub(super) fn run(
-    seed: u64,
-    shape: (u16, usize),
-    change: &dyn Fn(&mut LogFaults),
-) -> Result<Ran, String> {
+pub(super) fn run(seed: u64, shape: Shape, change: &dyn Fn(&mut LogFaults)) -> Result<Ran, String> {
     let mut world = World::new(seed, shape, change)?;
     let faults = world.shared.lock().faults.clone();
     world.shared.lock().faults = LogFaults { snapshots: faults.snapshots, ..LogFaults::default() };
