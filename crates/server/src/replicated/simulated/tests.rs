@@ -156,7 +156,7 @@ fn records_of_older_epochs_that_are_taken_for_data_are_noticed() {
 
 #[test]
 fn answers_that_do_not_wait_for_the_log_are_noticed() {
-    let lost = ["is lost", "which is '", "came to", "in the end:", "had"];
+    let lost = ["is lost", "which is '", "came to", "in the end:", "had", "post "];
     let losses = |faults: &mut LogFaults| {
         *faults = LogFaults { crashes: 3, leaders: 3, ..LogFaults::default() };
     };

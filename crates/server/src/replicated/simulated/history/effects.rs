@@ -109,3 +109,45 @@ impl History {
         Ok(count == 1 || may_be_taken || !is_there)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_that_are_lost_or_come_again_are_noticed() {
+        let taken = |all: &[Option<Told>]| {
+            let mut history = History::default();
+            let post = history.begin(Operation::Post, 0, 1);
+            history.asked[post].answer = Some((2, Told::Done));
+            for told in all {
+                let take = history.begin(Operation::Take(Effect::Near, post), 0, 3);
+                history.asked[take].answer = told.clone().map(|told| (4, told));
+            }
+            history
+        };
+        let shown = |near: &[usize]| Shown {
+            posts: BTreeSet::from([0]),
+            effects: Effect::ALL
+                .map(|it| (it, if it == Effect::Near { near } else { &[0] }))
+                .map(|(it, posts)| (it, posts.iter().copied().collect()))
+                .into(),
+        };
+        let (it, nothing) = (Some(Told::Value(Some(0))), Some(Told::Value(None)));
+        let is_lost = Ok(false);
+        assert_eq!(taken(&[]).check_effects(&shown(&[0])), Ok(true));
+        assert_eq!(taken(&[it.clone(), nothing.clone()]).check_effects(&shown(&[])), Ok(true));
+        assert_eq!(taken(&[nothing]).check_effects(&shown(&[])), is_lost);
+        assert_eq!(taken(&[None]).check_effects(&shown(&[])), Ok(true));
+        for (all, near) in [(vec![it.clone(), it.clone()], &[][..]), (vec![it.clone()], &[0])] {
+            let found = taken(&all).check_effects(&shown(near)).unwrap_err();
+            assert!(found.contains("came again"), "{found}");
+        }
+        let gone = Shown { posts: BTreeSet::new(), ..shown(&[]) };
+        assert!(taken(&[]).check_effects(&gone).is_err());
+        let mut history = taken(&[]);
+        let read = history.begin(Operation::ReadPosts, 0, 5);
+        history.asked[read].answer = Some((6, Told::Posts(Vec::new())));
+        assert!(history.check_posts().unwrap_err().contains("is lost"));
+    }
+}

@@ -7,6 +7,7 @@ use crate::replicated::simulated::history::{
 };
 use crate::replicated::simulated::process::Process;
 use crate::simulated::{Come, request};
+use crate::wire_protocol::WireProtocol;
 use headwater_model::server::wire::{Frame, Wire};
 use headwater_protocol::resp::ReplyCutter;
 use headwater_sim::replicated::LogFaults;
@@ -23,7 +24,9 @@ impl World {
 
     /// The same, as bytes.
     fn answered_bytes(&mut self, words: &[&str]) -> Result<Option<Vec<u8>>, String> {
-        let Some(pipe) = self.cluster.connect(&mut self.rng) else { return Ok(None) };
+        let Some(pipe) = self.cluster.connect(WireProtocol::Resp, &mut self.rng) else {
+            return Ok(None);
+        };
         pipe.ask(&request(words));
         let until = self.cluster.now + CALM;
         loop {
@@ -73,6 +76,7 @@ impl World {
             &is_done,
         )?;
         if self.workload == Workload::Wide {
+            self.await_answer(&["JOIN.ADD", "y", "y|all|<n> = copy x|<n>"], &is_done)?;
             let effects = [
                 ("near", "t|<n>", "u|<n> = copy t|<n>"),
                 ("far", "t|<n>", "v|all|<n> = copy t|<n>"),
@@ -211,7 +215,8 @@ impl World {
         };
         self.await_answer(&["GET", "e"], &is_sum)
             .map_err(|wrong| format!("a sum: {wrong}, and is {sum}"))?;
-        for range in [["d|", "d}"], ["e", "f"]] {
+        let more = (self.workload == Workload::Wide).then_some(["y|", "y}"]);
+        for range in [["d|", "d}"], ["e", "f"]].into_iter().chain(more) {
             self.await_answer(&["VERIFY", range[0], range[1]], &|answer| answer == "*0\\r\\n")?;
         }
         if self.workload == Workload::Wide { self.check_effects() } else { Ok(()) }
