@@ -9,7 +9,7 @@
 //! declares it; what the first one has kept counts.
 
 mod backup;
-mod clock;
+pub(crate) mod clock;
 mod cluster;
 mod definitions;
 mod folders;

@@ -18,6 +18,27 @@ fn goes_on_from(noted: Millis, wall: Millis) -> Result<Millis, u64> {
     }
 }
 
+/// The time of day, by this machine's clock, or by that of a simulation.
+fn wall() -> Millis {
+    #[cfg(test)]
+    if let Some(wall) = simulated::WALL.get() {
+        return wall;
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis(since.as_millis() as u64)
+}
+
+#[cfg(test)]
+pub(crate) mod simulated {
+    use headwater_base::Millis;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// The time of day, for this thread.
+        pub(crate) static WALL: Cell<Option<Millis>> = const { Cell::new(None) };
+    }
+}
+
 impl EmbeddedStore {
     /// The last moment at which keys were gone because their time was over, by the clock of whoever had the store; the
     /// epoch, where there was none, or where it cannot have been right.
@@ -25,9 +46,8 @@ impl EmbeddedStore {
     /// # Errors
     /// The store cannot be read.
     pub(crate) fn time_before(&self) -> Result<Millis, String> {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let noted = self.store.notes().time()?.unwrap_or_default();
-        Ok(goes_on_from(noted, Millis(wall as u64)).unwrap_or_else(|behind| {
+        Ok(goes_on_from(noted, wall()).unwrap_or_else(|behind| {
             event!(
                 warn,
                 "store",

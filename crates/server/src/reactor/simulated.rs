@@ -39,8 +39,18 @@ impl<S: Service> Reactor<S> {
 
     /// Takes a client in.
     pub(crate) fn simulate_client(&mut self, pipe: ServerEnd, peer: SocketAddr) -> ConnectionId {
+        self.simulate_client_of(WireProtocol::Resp, pipe, peer)
+    }
+
+    /// The same, of a client that speaks this.
+    pub(crate) fn simulate_client_of(
+        &mut self,
+        protocol: WireProtocol,
+        pipe: ServerEnd,
+        peer: SocketAddr,
+    ) -> ConnectionId {
         let id = self.connections.next_id();
-        let session = self.service.opened(id, WireProtocol::Resp);
+        let session = self.service.opened(id, protocol);
         let mut connection =
             Box::new(Connection::within(id, pipe, peer, session, self.time.uptime));
         self.connections.count(&mut connection, 0);

@@ -5,23 +5,43 @@
 //!   seen is undone, nothing counts twice, and no two owners answer at one time.
 //! - Registers are set to values that are all different, and removed: the same is decided by the times for which each value must have been there
 //!   (Gibbons and Korach, *Testing shared memories*).
+//! - The values of places may go by themselves, when their time has come (`expiring`).
+//! - What changes by compare-and-set alone has one order of values (`chains`).
 //! - A counter and a list that change in one transaction are always seen together.
 //! - What was refused is not done.
+//! - Each post has its effects once (`effects`).
 //! - What a join shows of a list is a version of it: with one shard the last one, with several a session's own at least, and none that it had
 //!   seen later.
 
+mod chains;
+mod effects;
+mod expiring;
+mod registers;
+
+pub(super) use effects::{Effect, Shown};
+
 use headwater_sim::replicated::check_order;
+use registers::Cell;
 use std::collections::BTreeMap;
 
 /// How many lists, counters and registers there are.
 pub(super) const LISTS: usize = 3;
 pub(super) const COUNTERS: usize = 3;
 pub(super) const REGISTERS: usize = 2;
+/// How many keys change by compare-and-set alone.
+pub(super) const CHAINS: usize = 2;
+/// How many keys have values that may go by themselves.
+pub(super) const PLACES: usize = 2;
 /// Behind the lists and the counters: those that change in one transaction.
 pub(super) const PAIR_LIST: usize = LISTS;
 pub(super) const PAIR_COUNTER: usize = COUNTERS;
+/// Behind those: lists that are plain streams.
+pub(super) const STREAM: usize = PAIR_LIST + 1;
 /// How long a text is that a list grows by.
 pub(super) const TEXT: usize = 6;
+/// Of so many values one is large, up to so many bytes.
+const LARGE_IN: usize = 5;
+const LARGE: usize = 900;
 
 /// What a client asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +61,22 @@ pub(super) enum Operation {
     /// The counter and the list of the pair grow in one transaction.
     Both,
     ReadBoth,
+    /// A place has this operation's own value, for so many milliseconds, or for ever.
+    Lend(usize, Option<u64>),
+    /// What a place has goes after so many milliseconds from now on, or never.
+    Limit(usize, Option<u64>),
+    ReadPlace(usize),
+    /// What a chain has is read, to be replaced.
+    Hold(usize),
+    /// A chain has this operation's own value, if it still had whose value that was; with its version, where the protocol has one.
+    Swap(usize, Option<usize>, u64),
+    ReadChain(usize),
+    /// A key of this operation's own, which flows follow.
+    Post,
+    /// All of those are shown.
+    ReadPosts,
+    /// What a flow has made of a post is taken away.
+    Take(Effect, usize),
 }
 
 /// What it was told.
@@ -53,14 +89,18 @@ pub(super) enum Told {
     /// What a list has.
     Text(String),
     Number(u64),
-    /// What a register has: whose value.
+    /// What a register or a place has: whose value.
     Value(Option<usize>),
+    /// What a chain has, and its version.
+    Held(Option<usize>, u64),
     /// Nothing but that it was done.
     Done,
     /// Counter and length of the pair.
     Both(u64, usize),
     /// Counter and list of the pair.
     BothRead(u64, String),
+    /// Which posts there are.
+    Posts(Vec<usize>),
 }
 
 /// One operation.
@@ -77,29 +117,26 @@ pub(super) struct Asked {
 #[derive(Default)]
 pub(super) struct History {
     pub(super) asked: Vec<Asked>,
-}
-
-/// For how long the value of a register must have been there.
-struct Zone {
-    /// The first end of an operation that has set or seen it, and the last beginning of one.
-    first_end: u64,
-    last_began: u64,
-    value: usize,
-}
-
-impl Zone {
-    /// The times between which it was there, without a gap; or within which it was at some time.
-    fn span(&self) -> (u64, u64) {
-        (self.first_end.min(self.last_began), self.first_end.max(self.last_began))
-    }
-
-    fn was_there_throughout(&self) -> bool {
-        self.first_end < self.last_began
-    }
+    /// How far the clocks of two owners are apart, at most, in milliseconds.
+    clocks_apart: u64,
 }
 
 pub(super) fn text_of(which: usize) -> String {
     format!("{which:05},")
+}
+
+/// The value that an operation sets: some are so large that the log has them in parts.
+pub(super) fn value_of(which: usize) -> String {
+    let length = if which.is_multiple_of(LARGE_IN) { which * 37 % LARGE } else { 0 };
+    let rest = char::from(b'a' + (which % 26) as u8).to_string().repeat(length);
+    format!("{which}:{rest}")
+}
+
+/// Whose value it is, whole.
+pub(super) fn whose_value(value: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(value).ok()?;
+    let which = text.split(':').next()?.parse().ok()?;
+    (text == value_of(which) || text == which.to_string()).then_some(which)
 }
 
 /// The operations whose texts a list has.
@@ -111,6 +148,11 @@ fn texts(list: &str) -> Result<Vec<usize>, String> {
 }
 
 impl History {
+    /// Of owners whose clocks are apart by so much at most.
+    pub(super) fn new(clocks_apart: u64) -> Self {
+        Self { asked: Vec::new(), clocks_apart }
+    }
+
     /// An operation begins.
     pub(super) fn begin(&mut self, operation: Operation, client: usize, now: u64) -> usize {
         self.asked.push(Asked { operation, client, began: now, answer: None });
@@ -133,9 +175,15 @@ impl History {
 
     /// Whether everything can be explained. The last operations have read everything, with nothing under way.
     pub(super) fn check(&self, joins_are_current: bool) -> Result<(), String> {
-        (0..=PAIR_LIST).try_for_each(|list| self.check_list(list, joins_are_current))?;
+        (0..=STREAM).try_for_each(|list| self.check_list(list, joins_are_current))?;
         (0..=PAIR_COUNTER).try_for_each(|counter| self.check_counter(counter))?;
-        (0..REGISTERS).try_for_each(|register| self.check_register(register))
+        (0..REGISTERS).try_for_each(|register| self.check_register(Cell::Register(register)))?;
+        (0..PLACES).try_for_each(|place| {
+            self.check_register(Cell::Place(place))?;
+            self.check_lent(place)
+        })?;
+        (0..CHAINS).try_for_each(|chain| self.check_chain(chain))?;
+        self.check_posts()
     }
 
     /// What the last read of a list has seen.
@@ -276,98 +324,6 @@ impl History {
         }
         check_order(&format!("counter {counter}"), order)
     }
-
-    fn check_register(&self, register: usize) -> Result<(), String> {
-        let mut zones = BTreeMap::new();
-        let mut removals: Vec<(u64, u64, usize)> = Vec::new();
-        let sets: BTreeMap<usize, &Asked> =
-            self.all().filter(|(_, it)| it.operation == Operation::Set(register)).collect();
-        for (which, asked) in &sets {
-            if let Some(end) = asked.end() {
-                let zone = Zone { first_end: end, last_began: asked.began, value: *which };
-                zones.insert(*which, zone);
-            }
-        }
-        for (which, asked) in self.all() {
-            match (&asked.operation, &asked.answer) {
-                (Operation::Remove(at), answer) if *at == register && !asked.is_refused() => {
-                    let end = answer.as_ref().map_or(u64::MAX, |(end, _)| *end);
-                    removals.push((asked.began, end, which));
-                }
-                (Operation::ReadRegister(at), Some((end, Told::Value(Some(value)))))
-                    if *at == register =>
-                {
-                    let of_nobody = || format!("operation {which} saw {value}, which nobody set");
-                    let set = sets.get(value).ok_or_else(of_nobody)?;
-                    if set.is_refused() || *end < set.began {
-                        return Err(format!("operation {which} saw {value}: {set:?}"));
-                    }
-                    let zone = zones.entry(*value).or_insert(Zone {
-                        first_end: *end,
-                        last_began: set.began,
-                        value: *value,
-                    });
-                    zone.first_end = zone.first_end.min(*end);
-                    zone.last_began = zone.last_began.max(asked.began);
-                }
-                _ => {}
-            }
-        }
-        let what = format!("register {register}");
-        for one in zones.values().filter(|zone| zone.was_there_throughout()) {
-            let (begin, end) = one.span();
-            let within = |(first, last): (u64, u64)| begin < first && last < end;
-            let breaks = |other: &&Zone| {
-                let (first, last) = other.span();
-                let overlaps = begin.max(first) < end.min(last);
-                other.value != one.value
-                    && if other.was_there_throughout() { overlaps } else { within((first, last)) }
-            };
-            if let Some(other) = zones.values().find(breaks) {
-                return Err(format!(
-                    "{what} had {} from {begin} to {end} without a gap, and {} meanwhile",
-                    one.value, other.value
-                ));
-            }
-            if let Some(removal) = removals.iter().find(|it| within((it.0, it.1))) {
-                let value = one.value;
-                return Err(format!(
-                    "{what} was removed by {removal:?}, and had {value} all the while from {begin} to {end}"
-                ));
-            }
-        }
-        self.check_empty(register, &removals)
-    }
-
-    /// Who saw nothing in a register can have: nobody had set it before, or there was a removal with no value set between the two.
-    fn check_empty(&self, register: usize, removals: &[(u64, u64, usize)]) -> Result<(), String> {
-        let reads = self.all().filter_map(|(which, asked)| match asked.answer {
-            Some((end, Told::Value(None)))
-                if asked.operation == Operation::ReadRegister(register) =>
-            {
-                Some((which, asked.began, end))
-            }
-            _ => None,
-        });
-        // What nobody has removed was never set, at the beginning.
-        let beginning = [(0, 0, usize::MAX)];
-        for (which, began, end) in reads {
-            let was_set_between = |removed: u64| {
-                self.asked.iter().any(|asked| {
-                    asked.operation == Operation::Set(register)
-                        && asked.began > removed
-                        && asked.end().is_some_and(|set| set < began)
-                })
-            };
-            let mut before = removals.iter().chain(&beginning).filter(|it| it.0 <= end);
-            if before.all(|it| was_set_between(it.1)) {
-                return Err(format!(
-                    "operation {which} saw nothing in register {register}, which was set: that is lost"
-                ));
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Asked {
@@ -396,6 +352,18 @@ mod tests {
             history.asked[which].answer.clone_from(answer);
         }
         history
+    }
+
+    /// Histories, and what is said of each.
+    fn check(cases: &[(Vec<Timed>, Option<&str>)]) {
+        for (all, wrong) in cases {
+            let found = history(all).check(true).err();
+            match (&found, wrong) {
+                (None, None) => {}
+                (Some(found), Some(wrong)) if found.contains(wrong) => {}
+                _ => panic!("{all:?}: {found:?}, and not {wrong:?}"),
+            }
+        }
     }
 
     fn at(end: u64, told: Told) -> Option<(u64, Told)> {
@@ -469,6 +437,15 @@ mod tests {
             ),
             (
                 vec![
+                    (Set(0), 1, at(2, Told::Done)),
+                    (Remove(0), 1, None),
+                    (ReadRegister(0), 5, value(6, None)),
+                    (ReadRegister(0), 7, value(8, Some(0))),
+                ],
+                Some("which it had before and behind"),
+            ),
+            (
+                vec![
                     (Set(0), 1, at(9, Told::Done)),
                     (Remove(0), 1, None),
                     (ReadRegister(0), 2, value(3, None)),
@@ -478,13 +455,77 @@ mod tests {
                 None,
             ),
         ];
-        for (all, wrong) in cases {
-            let found = history(&all).check(true).err();
-            match (&found, wrong) {
-                (None, None) => {}
-                (Some(found), Some(wrong)) if found.contains(wrong) => {}
-                _ => panic!("{all:?}: {found:?}, and not {wrong:?}"),
-            }
-        }
+        check(&cases);
+    }
+
+    #[test]
+    fn what_goes_by_itself_or_is_replaced_cannot_be_anything_else() {
+        use Operation::{Hold, Lend, Limit, ReadChain, ReadPlace, Swap};
+        const LEND: Operation = Lend(0, Some(1000));
+        const SOON: Option<&str> = Some("whose time had not come");
+        let value = |end, which| at(end, Told::Value(which));
+        let cases = [
+            (vec![(LEND, 1, at(2, Told::Done)), (ReadPlace(0), 3, value(4, None))], SOON),
+            (vec![(LEND, 1, at(2, Told::Done)), (ReadPlace(0), 990, value(1010, None))], None),
+            (
+                vec![
+                    (LEND, 1, at(2, Told::Done)),
+                    (Limit(0, None), 3, at(4, Told::Number(1))),
+                    (ReadPlace(0), 2000, value(2010, None)),
+                ],
+                SOON,
+            ),
+            (
+                vec![
+                    (LEND, 1, at(2, Told::Done)),
+                    (Limit(0, None), 3, at(4, Told::Number(0))),
+                    (ReadPlace(0), 2000, value(2010, None)),
+                ],
+                None,
+            ),
+            (
+                vec![
+                    (LEND, 1, at(2, Told::Done)),
+                    (Lend(0, None), 3, at(4, Told::Done)),
+                    (ReadPlace(0), 2000, value(2010, None)),
+                ],
+                SOON,
+            ),
+            (
+                vec![
+                    (LEND, 1, at(2, Told::Done)),
+                    (ReadPlace(0), 2000, value(2010, None)),
+                    (ReadPlace(0), 2020, value(2030, Some(0))),
+                ],
+                Some("which it had before and behind"),
+            ),
+            (
+                vec![(LEND, 1, at(2, Told::Done)), (ReadPlace(0), 5000, value(5010, Some(0)))],
+                Some("whose time had come"),
+            ),
+            (
+                vec![
+                    (Swap(0, None, 0), 1, at(2, Told::Done)),
+                    (Hold(0), 3, at(4, Told::Held(Some(0), 0))),
+                    (Swap(0, Some(0), 0), 5, at(6, Told::Done)),
+                    (Swap(0, Some(0), 0), 5, at(6, Told::Number(0))),
+                    (ReadChain(0), 7, value(8, Some(2))),
+                ],
+                None,
+            ),
+            (
+                vec![
+                    (Swap(0, None, 0), 1, at(2, Told::Done)),
+                    (Swap(0, None, 0), 3, at(4, Told::Done)),
+                ],
+                Some("have both replaced"),
+            ),
+            (
+                vec![(Swap(0, None, 0), 1, at(2, Told::Done)), (ReadChain(0), 7, value(8, None))],
+                Some("saw more"),
+            ),
+            (vec![(Swap(0, Some(7), 0), 1, at(2, Told::Done))], Some("lacks what")),
+        ];
+        check(&cases);
     }
 }

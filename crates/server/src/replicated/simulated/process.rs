@@ -121,6 +121,7 @@ impl Process {
     ) -> Result<Self, String> {
         let ProcessLife { index, shard, life, .. } = which;
         let (speed, offset) = (92 + rng.below(17) as u64, rng.below(1_000_000) as u64);
+        let clocks_apart = shared.lock().clocks_apart as usize;
         let snapshot_bytes = shared.lock().faults.snapshots.div_ceil(10) as u64;
         let config = config_of(which, &folder, snapshot_bytes);
         let (told, tells) = channel();
@@ -145,7 +146,7 @@ impl Process {
             nodes: nodes.clone(),
             room: RoomSeen::default(),
             origin: LogOrigin { stream: format!("HW_sim_{shard}"), created: 1 },
-            message_bytes_max: 300,
+            message_bytes_max: shared.lock().message_bytes_max,
             incarnation: life * 100 + index as u64,
         };
         let now = shared.lock().now;
@@ -166,7 +167,7 @@ impl Process {
             life,
             speed,
             offset,
-            ahead: rng.below(400) as u64,
+            ahead: rng.below(clocks_apart) as u64,
             paused: now,
             folder,
             config,
@@ -264,6 +265,7 @@ impl Process {
             wall: Millis(BEGIN + self.ahead + now),
             uptime: BEGIN_UPTIME + now * self.speed / 100,
         };
+        keeping::clock::simulated::WALL.set(Some(time.wall));
         match core::mem::replace(&mut self.stage, Stage::StandsBy) {
             Stage::StandsBy => {
                 if let Ok(Event::Owns(copy, followed)) = self.events.try_recv() {

@@ -37,6 +37,10 @@ pub(super) struct Common {
     pub(super) now: u64,
     /// A process begins: it is answered at once.
     pub(super) at_once: bool,
+    /// What a message of a log may have at most.
+    pub(super) message_bytes_max: usize,
+    /// How far the times of day of two processes are apart, at most, in milliseconds.
+    pub(super) clocks_apart: u64,
     /// Snapshots of shards that are stored, by their names.
     objects: BTreeMap<(usize, String), Vec<u8>>,
     storing: Vec<Storing>,
@@ -56,6 +60,8 @@ impl Shared {
             faults,
             now: 0,
             at_once: false,
+            message_bytes_max: 300,
+            clocks_apart: 400,
             objects: BTreeMap::new(),
             storing: Vec::new(),
             seen: BTreeMap::new(),

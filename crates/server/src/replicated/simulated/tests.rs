@@ -1,6 +1,6 @@
 //! Seeds of nodes of a cluster, and what is left out on purpose.
 
-use super::world::{Ran, Seen, run};
+use super::world::{Ran, Seen, Shape, Workload, run};
 use super::{ANSWERS_AT_ONCE, BELIEVES_ALL};
 use headwater_sim::replicated::LogFaults;
 use std::cell::Cell;
@@ -25,10 +25,10 @@ const HAPPENS: [&str; 12] = [
     "pauses",
 ];
 
-/// How many shards there are, and how many nodes each of them has.
-type Shape = (u16, usize);
-const ONE_SHARD: Shape = (1, 3);
-const TWO_SHARDS: Shape = (2, 2);
+const ONE_SHARD: Shape = Shape { shards: 1, nodes: 3, workload: Workload::Wide };
+const TWO_SHARDS: Shape = Shape { shards: 2, nodes: 2, workload: Workload::Wide };
+const ONE_SHARD_NARROW: Shape = Shape { workload: Workload::Narrow, ..ONE_SHARD };
+const TWO_SHARDS_NARROW: Shape = Shape { workload: Workload::Narrow, ..TWO_SHARDS };
 /// Seeds for each of what is left out.
 const CUT_SEEDS: u64 = 20;
 
@@ -105,8 +105,8 @@ fn owners_of_two_shards_tell_each_other_nothing_that_is_lost() {
 /// node that gave its shard up stopped for good, since the next owner had let go of what it had not read of the log.
 #[test]
 fn what_failed_once_does_not_any_more() {
-    let two = [18, 19, 61, 96, 100_351, 40_468].map(|seed| (seed, TWO_SHARDS));
-    for (seed, shape) in two.into_iter().chain([(80_021, ONE_SHARD)]) {
+    let two = [18, 19, 61, 96, 100_351, 40_468].map(|seed| (seed, TWO_SHARDS_NARROW));
+    for (seed, shape) in two.into_iter().chain([(80_021, ONE_SHARD_NARROW)]) {
         simulate(seed, shape, &|_| {}).unwrap();
     }
 }
@@ -115,8 +115,9 @@ fn what_failed_once_does_not_any_more() {
 #[test]
 fn a_seed_is_the_same_each_time() {
     let one = (0..8).map(|seed| (seed, ONE_SHARD));
-    let two = [5, 10, 15, 22, 39, 41, 44, 45].map(|seed| (seed, TWO_SHARDS));
-    for (seed, shape) in one.chain(two) {
+    let narrow = [5, 10, 15, 22, 39, 41, 44, 45].map(|seed| (seed, TWO_SHARDS_NARROW));
+    let two = (0..8).map(|seed| (seed, TWO_SHARDS));
+    for (seed, shape) in one.chain(narrow).chain(two) {
         let run = || simulate(seed, shape, &|_| {}).unwrap();
         let (first, second) = (run(), run());
         let mut pairs = first.asked.iter().zip(&second.asked);
@@ -155,7 +156,7 @@ fn records_of_older_epochs_that_are_taken_for_data_are_noticed() {
 
 #[test]
 fn answers_that_do_not_wait_for_the_log_are_noticed() {
-    let lost = ["is lost", "which is '", "came to", "in the end:", "had"];
+    let lost = ["is lost", "which is '", "came to", "in the end:", "had", "post "];
     let losses = |faults: &mut LogFaults| {
         *faults = LogFaults { crashes: 3, leaders: 3, ..LogFaults::default() };
     };

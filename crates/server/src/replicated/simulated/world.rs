@@ -10,6 +10,7 @@ use super::process::{Process, ProcessLife};
 use super::servers::Shared;
 use crate::connection::ConnectionId;
 use crate::simulated::{Pipe, ServerEnd};
+use crate::wire_protocol::WireProtocol;
 use headwater_log::DrainedNodes;
 use headwater_model::rng::Rng;
 use headwater_sim::replicated::{Cloud, LogFaults};
@@ -23,6 +24,11 @@ const STEP: u64 = 10;
 /// How long things go wrong, and how long it may take until all is well again.
 const TROUBLE: u64 = 20_000;
 const CALM: u64 = 60_000;
+/// What a message of the log may have at most, so that large values, and whole turns of several clients, are in parts.
+const MESSAGE_BYTES_MAX: [usize; 3] = [100, 160, 300];
+/// How far clocks are apart: so little that the times of values can be looked at, or by more than it takes to have another owner, so that one that is behind would have
+/// what had gone return.
+const CLOCKS_APART: [u64; 3] = [400, 400, 20_000];
 /// How often it is looked who is in the cluster.
 const LOOK: u64 = 1000;
 
@@ -37,10 +43,27 @@ pub(super) struct Ran {
     pub(super) asked: Vec<Asked>,
 }
 
+/// What clients ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Workload {
+    /// What seeds that failed once were of.
+    Narrow,
+    /// Everything.
+    Wide,
+}
+
+/// How many shards there are, how many nodes each of them has, and what clients ask.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) shards: u16,
+    pub(super) nodes: usize,
+    pub(super) workload: Workload,
+}
+
 /// Where clients connect.
 pub(super) trait Servers {
     /// A connection to some server; `None`: there is none.
-    fn connect(&mut self, rng: &mut Rng) -> Option<Pipe>;
+    fn connect(&mut self, protocol: WireProtocol, rng: &mut Rng) -> Option<Pipe>;
 }
 
 /// A client's connection at a server.
@@ -60,7 +83,7 @@ struct Cluster {
 }
 
 impl Servers for Cluster {
-    fn connect(&mut self, rng: &mut Rng) -> Option<Pipe> {
+    fn connect(&mut self, protocol: WireProtocol, rng: &mut Rng) -> Option<Pipe> {
         let serves = |at: &usize| self.processes[*at].as_ref().is_some_and(Process::serves);
         let serving: Vec<usize> = (0..self.processes.len()).filter(serves).collect();
         if serving.is_empty() {
@@ -72,7 +95,7 @@ impl Servers for Cluster {
         let (pipe, reactor) = (Pipe::default(), &mut it.serving()?.reactor);
         self.port = self.port.wrapping_add(1).max(1024);
         let peer = SocketAddr::from(([10, 0, 0, 1], self.port));
-        let id = reactor.simulate_client(ServerEnd::of(&pipe), peer);
+        let id = reactor.simulate_client_of(protocol, ServerEnd::of(&pipe), peer);
         self.connected.push(Connected { process, life, id, pipe: pipe.clone() });
         Some(pipe)
     }
@@ -84,6 +107,7 @@ pub(super) struct World {
     shared: Shared,
     shards: u16,
     nodes: usize,
+    workload: Workload,
     cluster: Cluster,
     links: Links,
     folders: TempDir,
@@ -120,10 +144,10 @@ fn room() -> TempDir {
 }
 
 impl World {
-    /// So many shards, with so many nodes each.
+    /// That of a seed.
     pub(super) fn new(
         seed: u64,
-        (shards, nodes): (u16, usize),
+        Shape { shards, nodes, workload }: Shape,
         change: &dyn Fn(&mut LogFaults),
     ) -> Result<Self, String> {
         let mut rng = Rng::new(seed);
@@ -132,19 +156,26 @@ impl World {
         let shard_of: Vec<usize> = (0..usize::from(shards) * nodes).map(|at| at / nodes).collect();
         let cloud = Cloud::new(&shard_of);
         let shared = Shared::new(Rng::new(rng.bits()), faults, cloud);
-        let clients = Clients::new(1 + rng.below(5), *rng.pick(&[30, 50, 90]));
+        let clients = Clients::new(1 + rng.below(5), *rng.pick(&[30, 50, 90]), workload);
+        if workload == Workload::Wide {
+            let common = &mut *shared.lock();
+            common.message_bytes_max = *rng.pick(&MESSAGE_BYTES_MAX);
+            common.clocks_apart = *rng.pick(&CLOCKS_APART);
+        }
+        let history = History::new(shared.lock().clocks_apart);
         let cluster = Cluster { processes: Vec::new(), connected: Vec::new(), now: 0, port: 0 };
         let mut world = Self {
             rng,
             shared,
             shards,
             nodes,
+            workload,
             cluster,
             links: Links::default(),
             folders: room(),
             older: vec![None; shard_of.len()],
             clients,
-            history: History::default(),
+            history,
             lives: 0,
             folder_count: 0,
             drained: DrainedNodes::default(),
@@ -395,11 +426,7 @@ impl World {
 ///
 /// # Errors
 /// What was promised was not kept.
-pub(super) fn run(
-    seed: u64,
-    shape: (u16, usize),
-    change: &dyn Fn(&mut LogFaults),
-) -> Result<Ran, String> {
+pub(super) fn run(seed: u64, shape: Shape, change: &dyn Fn(&mut LogFaults)) -> Result<Ran, String> {
     let mut world = World::new(seed, shape, change)?;
     let faults = world.shared.lock().faults.clone();
     world.shared.lock().faults = LogFaults { snapshots: faults.snapshots, ..LogFaults::default() };

@@ -1,12 +1,17 @@
 //! The end of a simulation: all faults are over, and what was promised is looked at.
 
-use super::{CALM, Servers, World};
-use crate::replicated::simulated::clients::reads;
-use crate::replicated::simulated::history::{Asked, COUNTERS, LISTS, Operation, Told};
+use super::{CALM, STEP, Servers, Workload, World};
+use crate::replicated::simulated::clients::{POSTS, posts_of, reads};
+use crate::replicated::simulated::history::{
+    Asked, COUNTERS, Effect, LISTS, Operation, Shown, Told,
+};
 use crate::replicated::simulated::process::Process;
-use crate::simulated::request;
+use crate::simulated::{Come, request};
+use crate::wire_protocol::WireProtocol;
+use headwater_model::server::wire::{Frame, Wire};
 use headwater_protocol::resp::ReplyCutter;
 use headwater_sim::replicated::LogFaults;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long it may take until what was asked of another shard is done there, in milliseconds.
 const DONE_WITHIN: u64 = 1000;
@@ -14,7 +19,14 @@ const DONE_WITHIN: u64 = 1000;
 impl World {
     /// What a client of its own is answered at some server; `None`: it could not be asked, or its server has ended.
     fn answer(&mut self, words: &[&str]) -> Result<Option<String>, String> {
-        let Some(pipe) = self.cluster.connect(&mut self.rng) else { return Ok(None) };
+        Ok(self.answered_bytes(words)?.map(|told| told.escape_ascii().to_string()))
+    }
+
+    /// The same, as bytes.
+    fn answered_bytes(&mut self, words: &[&str]) -> Result<Option<Vec<u8>>, String> {
+        let Some(pipe) = self.cluster.connect(WireProtocol::Resp, &mut self.rng) else {
+            return Ok(None);
+        };
         pipe.ask(&request(words));
         let until = self.cluster.now + CALM;
         loop {
@@ -22,7 +34,7 @@ impl World {
             let told: Vec<u8> = pipe.state().told.iter().copied().collect();
             if ReplyCutter::default().cut(&told).is_some() {
                 pipe.end();
-                return Ok(Some(told.escape_ascii().to_string()));
+                return Ok(Some(told));
             }
             if pipe.state().server_ended {
                 return Ok(None);
@@ -62,7 +74,20 @@ impl World {
         self.await_answer(
             &["FLOW.ADD", "g", "ON", "l|<n>", "COPY", "g|all|<n> = copy l|<n>"],
             &is_done,
-        )
+        )?;
+        if self.workload == Workload::Wide {
+            self.await_answer(&["JOIN.ADD", "y", "y|all|<n> = copy x|<n>"], &is_done)?;
+            let effects = [
+                ("near", "t|<n>", "u|<n> = copy t|<n>"),
+                ("far", "t|<n>", "v|all|<n> = copy t|<n>"),
+                ("chained", "v|all|<n>", "w|<n> = copy v|all|<n>"),
+            ];
+            for (name, on, join) in effects {
+                let add = ["FLOW.ADD", name, "ON", on, "COPY", join, "OPERATIONS", "set"];
+                self.await_answer(&add, &is_done)?;
+            }
+        }
+        Ok(())
     }
 
     /// All faults are over: an owner must serve soon, everybody is answered, and all nodes come to have the same.
@@ -143,7 +168,7 @@ impl World {
     /// A client reads all there is.
     fn read_everything(&mut self) -> Result<(), String> {
         let until = self.cluster.now + CALM;
-        for operation in reads() {
+        for operation in reads(self.workload) {
             loop {
                 let now = self.cluster.now;
                 if now > until {
@@ -190,10 +215,62 @@ impl World {
         };
         self.await_answer(&["GET", "e"], &is_sum)
             .map_err(|wrong| format!("a sum: {wrong}, and is {sum}"))?;
-        for range in [["d|", "d}"], ["e", "f"]] {
+        let more = (self.workload == Workload::Wide).then_some(["y|", "y}"]);
+        for range in [["d|", "d}"], ["e", "f"]].into_iter().chain(more) {
             self.await_answer(&["VERIFY", range[0], range[1]], &|answer| answer == "*0\\r\\n")?;
         }
-        Ok(())
+        if self.workload == Workload::Wide { self.check_effects() } else { Ok(()) }
+    }
+
+    /// Each post has its effects, and none of them comes again a while later.
+    fn check_effects(&mut self) -> Result<(), String> {
+        let until = self.cluster.now + CALM;
+        loop {
+            let shown = self.shown()?;
+            if self.history.check_effects(&shown)? {
+                break;
+            }
+            if self.cluster.now > until {
+                return Err(format!("an effect is lost: {shown:?}"));
+            }
+        }
+        for _ in 0..DONE_WITHIN / STEP {
+            self.step()?;
+        }
+        let shown = self.shown()?;
+        match self.history.check_effects(&shown)? {
+            true => Ok(()),
+            false => Err(format!("an effect is gone: {shown:?}")),
+        }
+    }
+
+    /// The posts and effects that there are.
+    fn shown(&mut self) -> Result<Shown, String> {
+        let posts = self.shown_with(POSTS)?;
+        let mut effects = BTreeMap::new();
+        for effect in Effect::ALL {
+            effects.insert(effect, self.shown_with(effect.prefix())?);
+        }
+        Ok(Shown { posts, effects })
+    }
+
+    fn shown_with(&mut self, prefix: &str) -> Result<BTreeSet<usize>, String> {
+        let until = self.cluster.now + CALM;
+        loop {
+            if let Some(bytes) = self.answered_bytes(&["PREFIX", prefix])? {
+                let frame = Wire::over(Box::new(Come(bytes.into()))).frame()?;
+                if !matches!(frame, Frame::Error(_)) {
+                    let posts = posts_of(prefix, &frame);
+                    return posts
+                        .map(|posts| posts.into_iter().collect())
+                        .ok_or_else(|| format!("{prefix} shows {frame:?}"));
+                }
+            }
+            self.step()?;
+            if self.cluster.now > until {
+                return Err(format!("{prefix} is not shown in the end"));
+            }
+        }
     }
 
     /// All nodes of a shard come to have the same.
