@@ -38,6 +38,12 @@ pub(crate) struct NextCommit {
 }
 
 impl NextCommit {
+    /// How many bytes a log of several machines is to take, where nothing is left open: a transaction is completed, whatever it comes to.
+    pub(crate) fn bytes_for_log(&self) -> usize {
+        let may_end = self.outside.is_some() && self.open_behind.is_none();
+        if may_end { self.turn.bytes() } else { 0 }
+    }
+
     /// What a load asked for now must wait for, and what it lays over that: the operations of a transaction that has not
     /// ended, as far as they concern `range`.
     fn seen_by_load(&self, range: &KeyRange) -> (u64, Option<Lost>) {
@@ -186,14 +192,10 @@ impl StoreHandle {
     fn tell(&self, add: impl FnOnce(&mut NextCommit) -> u64) -> Position {
         let mut gathered = lock(&self.front.gathered);
         let position = add(&mut gathered);
-        // A transaction is completed, whatever it comes to.
-        let may_end = gathered.outside.is_some() && gathered.open_behind.is_none();
-        let bytes = if may_end { gathered.turn.bytes() } else { 0 };
+        let bytes = gathered.bytes_for_log();
         drop(gathered);
         self.front.told.store(position, Ordering::Release);
-        if bytes >= self.front.shared.turn_bytes_max() {
-            self.front.shared.refuse_behind(bytes);
-        }
+        self.front.shared.bound_turn(bytes);
         Position(position)
     }
 

@@ -313,7 +313,7 @@ impl Store {
             wakes_at_commit: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
             takes_removals: AtomicBool::new(true),
-            refusal: Mutex::new(None),
+            refusals: Mutex::default(),
             failed: AtomicBool::new(false),
             counters: shared::Counters::default(),
             backups: Mutex::default(),
@@ -400,7 +400,11 @@ impl Store {
 
     /// The transaction has ended: all of it is one batch with what [`Self::commit`] hands over next.
     pub fn end_transaction(&self) {
-        lock(&self.front.gathered).open_behind = None;
+        let mut gathered = lock(&self.front.gathered);
+        gathered.open_behind = None;
+        let bytes = gathered.bytes_for_log();
+        drop(gathered);
+        self.front.shared.bound_turn(bytes);
     }
 
     /// Forgets the part of a transaction that was told, where the rest will not come.
@@ -461,13 +465,14 @@ impl Store {
         if !shared.refusing.load(Ordering::Acquire) {
             return None;
         }
-        lock(&shared.refusal).clone()
+        lock(&shared.refusals).why().cloned()
     }
 
-    /// Whether that is because much waits for the log, which goes by when the log has it.
+    /// Whether that is because much waits for the log of several machines alone, which goes by when the log has it.
     #[must_use]
     pub fn refuses_for_log(&self) -> bool {
-        lock(&self.front.shared.awaited).refuses
+        let refusals = lock(&self.front.shared.refusals);
+        refusals.folder.is_none() && refusals.log.is_some()
     }
 
     /// Whether removals are to be accepted though other writes are not: they make room.

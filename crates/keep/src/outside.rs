@@ -75,7 +75,9 @@ impl Feed {
 pub(crate) struct Awaited {
     turns: VecDeque<Turn>,
     bytes: usize,
-    pub(crate) refuses: bool,
+    /// Bytes of the turn that gathers, where that is too long to have anything added.
+    gathering: usize,
+    refuses: bool,
 }
 
 impl Shared {
@@ -85,29 +87,43 @@ impl Shared {
         lock(&self.recent).push(&turn);
         let mut awaited = lock(&self.awaited);
         awaited.bytes += turn.bytes();
+        awaited.gathering = 0;
         awaited.turns.push_back(turn);
-        drop(awaited);
-        self.refuse_behind(0);
+        let bytes = awaited.bytes;
+        if bytes >= self.queue_bytes_max {
+            self.refuse_behind(&mut awaited, || {
+                format!(
+                    "the log of the cluster has not acknowledged {bytes} bytes of earlier writes: is there a quorum of its servers?"
+                )
+            });
+        }
         next
     }
 
+    /// Refuses writes behind a turn that gathers, where that is as long as a turn may become: the log has to have it first.
+    pub(crate) fn bound_turn(&self, bytes: usize) {
+        if bytes < self.turn_bytes_max() {
+            return;
+        }
+        let mut awaited = lock(&self.awaited);
+        awaited.gathering = bytes;
+        self.refuse_behind(&mut awaited, || {
+            format!(
+                "the log of the cluster is to take {bytes} bytes first, which were written together"
+            )
+        });
+    }
+
     /// How many bytes a turn for a log may come to before writes are refused until that has it: a turn is one record, which can only be so long.
-    pub(crate) fn turn_bytes_max(&self) -> usize {
+    fn turn_bytes_max(&self) -> usize {
         self.queue_bytes_max.saturating_mul(TURN_QUEUES)
     }
 
-    /// Refuses writes where much waits for the log, or will when the turn that gathers is given to it.
-    pub(crate) fn refuse_behind(&self, gathered: usize) {
-        let mut awaited = lock(&self.awaited);
-        let bytes = awaited.bytes + gathered;
-        let full = bytes >= self.queue_bytes_max && !awaited.refuses;
-        awaited.refuses |= full;
-        drop(awaited);
-        if full {
-            let why = format!(
-                "the log of the cluster has not acknowledged {bytes} bytes of earlier writes: is there a quorum of its servers?"
-            );
-            self.refuse(Some(why), false);
+    /// Refuses writes until the log has most of what waits for it. State and reason change together, under the lock of what waits.
+    fn refuse_behind(&self, awaited: &mut Awaited, why: impl FnOnce() -> String) {
+        if !core::mem::replace(&mut awaited.refuses, true) {
+            self.refuse_for_log(Some(why()));
+            (self.waker)();
         }
     }
 
@@ -138,8 +154,10 @@ impl Shared {
         }
         let bytes: usize = turns.iter().map(Turn::bytes).sum();
         awaited.bytes -= bytes;
-        let accepts = awaited.refuses && awaited.bytes < self.queue_bytes_max / 2;
-        awaited.refuses &= !accepts;
+        if awaited.refuses && awaited.bytes + awaited.gathering < self.queue_bytes_max / 2 {
+            awaited.refuses = false;
+            self.refuse_for_log(None);
+        }
         drop(awaited);
         let mut queue = lock(&self.queue);
         queue.bytes += bytes;
@@ -147,9 +165,6 @@ impl Shared {
         drop(queue);
         self.work.notify_one();
         self.survives(last);
-        if accepts && !self.failed.load(Ordering::Acquire) {
-            self.refuse(None, true);
-        }
         (self.waker)();
     }
 }

@@ -125,7 +125,7 @@ pub(crate) struct Shared {
     pub(crate) refusing: AtomicBool,
     /// Whether that goes for all but removals.
     pub(crate) takes_removals: AtomicBool,
-    pub(crate) refusal: Mutex<Option<Arc<str>>>,
+    pub(crate) refusals: Mutex<Refusals>,
     /// Whether the writer has failed for good.
     pub(crate) failed: AtomicBool,
     pub(crate) counters: Counters,
@@ -139,6 +139,22 @@ pub(crate) struct Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("durable", &self.durable).finish_non_exhaustive()
+    }
+}
+
+/// Why writes are refused. Whoever gives a reason takes that one back, whatever else there is.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    /// The folder cannot take more, or not what writes; and whether it takes what only removes.
+    pub(crate) folder: Option<(Arc<str>, bool)>,
+    /// A log of several machines has much to take.
+    pub(crate) log: Option<Arc<str>>,
+}
+
+impl Refusals {
+    /// The reason that is told: what lasts longer.
+    pub(crate) fn why(&self) -> Option<&Arc<str>> {
+        self.folder.as_ref().map(|(why, _)| why).or(self.log.as_ref())
     }
 }
 
@@ -179,11 +195,23 @@ impl Shared {
         self.survives.fetch_max(position, Ordering::AcqRel);
     }
 
-    /// Refuses writes from now on, or allows them.
-    pub(crate) fn refuse(&self, why: Option<String>, takes_removals: bool) {
-        self.takes_removals.store(takes_removals, Ordering::Release);
-        self.refusing.store(why.is_some(), Ordering::Release);
-        *lock(&self.refusal) = why.map(Arc::from);
+    /// Refuses writes for the folder's sake from now on, or no more; with whether what only removes is taken.
+    pub(crate) fn refuse_for_folder(&self, why: Option<(String, bool)>) {
+        self.change_refusals(|it| it.folder = why.map(|(why, takes)| (Arc::from(why), takes)));
         (self.waker)();
+    }
+
+    /// The same for the sake of a log of several machines. Whoever is to be told is woken by the caller.
+    pub(crate) fn refuse_for_log(&self, why: Option<String>) {
+        self.change_refusals(|it| it.log = why.map(Arc::from));
+    }
+
+    fn change_refusals(&self, change: impl FnOnce(&mut Refusals)) {
+        let mut refusals = lock(&self.refusals);
+        change(&mut refusals);
+        let takes_removals = refusals.log.is_none()
+            && refusals.folder.as_ref().is_none_or(|(_, takes_removals)| *takes_removals);
+        self.takes_removals.store(takes_removals, Ordering::Release);
+        self.refusing.store(refusals.why().is_some(), Ordering::Release);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn settle(keeper: &StoreHandle) -> Result<(), String> {
     let last = keeper.front.ask_sync();
     while shared.durable.load(Ordering::Acquire) < last.0 {
         if shared.failed.load(Ordering::Acquire) {
-            let why = lock(&shared.refusal).clone();
+            let why = lock(&shared.refusals).why().cloned();
             return Err(why.map_or_else(
                 || String::from("data can no longer be written"),
                 |it| it.to_string(),

@@ -474,7 +474,8 @@ impl Writer {
         self.shared.failed.store(true, Ordering::Release);
         self.lose(turns);
         self.shared.room.notify_all();
-        self.shared.refuse(Some(format!("data can no longer be written: {why}")), false);
+        let why = format!("data can no longer be written: {why}");
+        self.shared.refuse_for_folder(Some((why, false)));
     }
 
     /// Keeps operations that the store will not take.
@@ -499,7 +500,7 @@ impl Writer {
 
     /// Refuses writes while the disk has too little room, before the store fails for want of it.
     fn look_at_disk(&mut self, wrote: bool) {
-        let refusing = self.shared.refusing.load(Ordering::Acquire);
+        let refusing = lock(&self.shared.refusals).folder.is_some();
         if self.shared.failed.load(Ordering::Acquire)
             || self.disk_seen.elapsed() < DISK_EVERY
             || !(wrote || refusing)
@@ -516,9 +517,9 @@ impl Writer {
             let why = format!(
                 "the disk of the data has {free} bytes left, and {least} are to stay free: {allowed}"
             );
-            self.shared.refuse(Some(why), takes_removals);
+            self.shared.refuse_for_folder(Some((why, takes_removals)));
         } else if refusing {
-            self.shared.refuse(None, true);
+            self.shared.refuse_for_folder(None);
         }
     }
 }

@@ -158,8 +158,35 @@ fn writes_are_refused_behind_a_turn_that_is_long_until_the_log_has_it() {
     (0..30).for_each(&mut put);
     assert_eq!(store.refusal(), None);
     store.end_transaction();
+    assert!(store.refusal().is_some(), "more of them would be one turn with it");
     store.commit();
     assert!(store.refusal().is_some());
+}
+
+#[test]
+fn what_the_log_has_acknowledged_in_part_and_what_the_disk_has_room_for_allow_nothing_more() {
+    let place = tempfile::tempdir().unwrap();
+    let appended = Appended::default();
+    let options = Options { table_bytes: 64 << 10, ..Options::default() };
+    let feed = Feed::Log(Box::new(Queue(appended.clone())));
+    let (store, _told, _) = Told::try_open_with(place.path(), options, feed).unwrap();
+    let mut keeper = store.keeper();
+    for number in 0..20 {
+        let (key, value) = (format!("p|{number}"), vec![b'x'; 12_500]);
+        keeper.put(key.as_bytes(), &mut core::iter::once(&value[..]), Attributes::default());
+        store.commit();
+    }
+    assert!(store.refuses_for_log());
+    let mut turns = std::mem::take(&mut *appended.lock().unwrap()).into_iter();
+    let (first, _) = turns.next().unwrap();
+    let acknowledger = store.acknowledger();
+    acknowledger.acknowledged(first, mark(1));
+    // The writer has the first of them, and looks at the disk, which it does every quarter of a second.
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    assert!(store.refuses_for_log());
+    let (last, _) = turns.next_back().unwrap();
+    acknowledger.acknowledged(last, mark(20));
+    assert_eq!((store.refusal(), store.refuses_for_log()), (None, false));
 }
 
 #[test]

@@ -26,12 +26,12 @@ pub(crate) fn compress(payload: &[u8]) -> Option<Vec<u8>> {
     (compressed.len() <= payload.len() - payload.len() / 8).then_some(compressed)
 }
 
-/// The payload of which this was made; `None`: it was made of none.
-pub(crate) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
+/// The payload of which this was made; `None`: it was made of none, or of one that has more than so many bytes.
+pub(crate) fn decompress(compressed: &[u8], most: usize) -> Option<Vec<u8>> {
     let (length, block) = compressed.split_first_chunk()?;
     let length = u32::from_le_bytes(*length) as usize;
     // Nothing is allocated for a length that cannot be.
-    if length > block.len().saturating_mul(RATIO_MAX) {
+    if length > most.min(block.len().saturating_mul(RATIO_MAX)) {
         return None;
     }
     let payload = block::decompress(block, length).ok()?;
@@ -41,6 +41,8 @@ pub(crate) fn decompress(compressed: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MOST: usize = 1 << 30;
 
     /// Words that follow from a seed.
     fn words(seed: u64, length: usize) -> Vec<u8> {
@@ -63,11 +65,11 @@ mod tests {
             let text = words(length as u64, length);
             let compressed = compress(&text).expect("words become shorter");
             assert!(compressed.len() < length * 3 / 4, "{} of {length}", compressed.len());
-            assert_eq!(decompress(&compressed).as_deref(), Some(&text[..]));
+            assert_eq!(decompress(&compressed, MOST).as_deref(), Some(&text[..]));
         }
         let zeroes = vec![0; 600_000];
         let compressed = compress(&zeroes).expect("zeroes become shorter");
-        assert!(decompress(&compressed) == Some(zeroes));
+        assert!(decompress(&compressed, MOST) == Some(zeroes));
         let text = words(1, COMPRESSED_BYTES_MIN - 1);
         assert_eq!(compress(&text), None, "so little is left as it is");
     }
@@ -90,21 +92,22 @@ mod tests {
         let text = words(7, 3000);
         let whole = compress(&text).expect("words become shorter");
         for cut in 0..whole.len() {
-            assert_eq!(decompress(&whole[..cut]), None, "{cut}");
+            assert_eq!(decompress(&whole[..cut], MOST), None, "{cut}");
         }
         for length in [0, 2999, 3001, u32::MAX] {
             let mut other = whole.clone();
             other[..4].copy_from_slice(&length.to_le_bytes());
-            assert_eq!(decompress(&other), None, "{length}");
+            assert_eq!(decompress(&other, MOST), None, "{length}");
         }
+        assert_eq!(decompress(&whole, 2999), None, "it is more than was asked for");
         let mut longer = whole.clone();
         longer.push(0);
-        assert_eq!(decompress(&longer), None);
+        assert_eq!(decompress(&longer, MOST), None);
         for at in 4..whole.len() {
             let mut other = whole.clone();
             other[at] ^= 0x55;
             // Whatever comes of it has the length that it should have.
-            assert!(decompress(&other).is_none_or(|it| it.len() == text.len()), "{at}");
+            assert!(decompress(&other, MOST).is_none_or(|it| it.len() == text.len()), "{at}");
         }
     }
 }

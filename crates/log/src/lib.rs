@@ -66,9 +66,10 @@ pub use heartbeat::{Heartbeat, HeartbeatError};
 pub use order::SnapshotOrder;
 pub use owner::{Owner, node_of};
 pub use ownership::{Contest, LeaseTimes, Ownership, OwnershipEvent};
-pub use reader::{FolderFate, LogEntry, LogPosition, LogReader, StopReason, TURN_BYTES_MAX};
+pub use reader::{FolderFate, LogEntry, LogPosition, LogReader, StopReason};
 pub use record::{
     BadRecord, Epoch, HEADER_BYTES, LogId, LogMessage, RECORD_FORMATS, RecordHeader, RecordKind,
+    TURN_BYTES_MAX,
 };
 pub use replica::{Replica, ReplicaConfig, ReplicaEffect, ReplicaInput, ReplicaStop};
 pub use seam::{

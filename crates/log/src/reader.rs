@@ -2,16 +2,13 @@
 
 use crate::formats::FormatRange;
 use crate::record::{
-    BadRecord, Epoch, LogId, LogMessage, RECORD_FORMATS, RecordHeader, RecordKind,
+    BadRecord, Epoch, LogId, LogMessage, RECORD_FORMATS, RecordHeader, RecordKind, TURN_BYTES_MAX,
 };
 use crate::seam::Sequence;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem::take;
-
-/// Most bytes that the parts of one turn come to. Who appends more has everybody who reads it stop.
-pub const TURN_BYTES_MAX: usize = 1 << 30;
 
 /// A record that something ends with: a folder, a snapshot, or what an owner has acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

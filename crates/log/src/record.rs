@@ -24,6 +24,8 @@ const MAGIC: [u8; 4] = *b"HWLR";
 /// The formats that this program reads; the newest is written where all others read it ([`format_to_write`](crate::format_to_write)). What a record's payload is made of belongs to
 /// its format: payloads that programs before could not read need a newer one.
 pub const RECORD_FORMATS: FormatRange = FormatRange { oldest: 1, newest: COMPRESSED_SINCE };
+/// Most bytes that the parts of one turn come to. Who appends more has everybody who reads it stop.
+pub const TURN_BYTES_MAX: usize = 1 << 30;
 /// The first format in which payloads may be compressed.
 const COMPRESSED_SINCE: u16 = 2;
 /// The seeds of checksums and of names: part of the format.
@@ -200,7 +202,7 @@ impl<'a> LogMessage<'a> {
         let payload = match header[7] {
             0 => Cow::Borrowed(stored),
             1 if format >= COMPRESSED_SINCE => {
-                Cow::Owned(decompress(stored).ok_or(BadRecord::Compressed)?)
+                Cow::Owned(decompress(stored, TURN_BYTES_MAX).ok_or(BadRecord::Compressed)?)
             }
             _ => return Err(BadRecord::Unknown),
         };

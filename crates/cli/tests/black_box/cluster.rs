@@ -408,9 +408,11 @@ pub(crate) fn ask_all(
     }
 }
 
-/// Whether the log was what took no records.
+/// Whether the log was what took no records, or no more of them for now.
 pub(crate) fn is_refused_by_log(why: &redis::RedisError) -> bool {
-    why.code() == Some("CLUSTERDOWN") && why.to_string().contains("the log takes no records")
+    let said = why.to_string();
+    let of_log = ["the log takes no records", "has not acknowledged", "is to take"];
+    why.code() == Some("CLUSTERDOWN") && of_log.iter().any(|text| said.contains(text))
 }
 
 pub(crate) fn ask_once(
