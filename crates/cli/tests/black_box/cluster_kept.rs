@@ -202,7 +202,7 @@ fn the_next_owner_has_all_kinds_of_data_but_those_that_are_not_to_be_kept() {
 }
 
 /// Bytes that nothing makes shorter, and none of which is like its neighbours.
-fn bytes(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut draws = Draws(seed);
     (0..length.div_ceil(8)).flat_map(|_| draws.below(u64::MAX).to_le_bytes()).take(length).collect()
 }
