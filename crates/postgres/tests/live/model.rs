@@ -213,9 +213,12 @@ impl Model {
         Ok(())
     }
 
-    /// Amounts `a|group|id` come to zero in each group, after every transaction.
+    /// Amounts `a|group|id` come to zero in each group that is there whole, after every transaction. Where the first part of a group was given up while the rest
+    /// came, the rest alone is there.
     fn check_sums(&self) -> Result<(), String> {
-        for range in self.loaded.iter().filter(|range| range.first.starts_with(b"a|")) {
+        let is_whole =
+            |range: &&KeyRange| range.first.starts_with(b"a|") && range.first.ends_with(b"|");
+        for range in self.loaded.iter().filter(is_whole) {
             let keys = self.keys.range(range.first.clone()..range.last.clone());
             let amount = |value: &[u8]| String::from_utf8_lossy(value).parse::<i64>().unwrap();
             let sum: i64 = keys.map(|(_, value)| amount(value)).sum();
