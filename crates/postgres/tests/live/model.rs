@@ -1,10 +1,10 @@
 //! A stand-in for the engine: holds what was loaded, applies what is told, and checks each promise of a source
 //! as it goes.
 
-use headwater_base::KeyRange;
 use headwater_base::source::{
     Attributes, FetchId, Health, Loaded, LoadedPart, News, Pair, Portion, Position, Sink, Source,
 };
+use headwater_base::{KeyRange, PackedPairs};
 use headwater_postgres::Postgres;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -409,4 +409,44 @@ pub(crate) fn connect(url: &str, options: &[(&str, &str)]) -> (Postgres, Arc<Sta
         options.iter().map(|(word, text)| ((*word).to_owned(), (*text).to_owned())).collect();
     let source = headwater_postgres::connect("test", url, &options, stand.clone()).unwrap();
     (source, stand)
+}
+
+/// The group 1 of amounts, from one of them to the one before another.
+fn amounts(from: &str, to: &str) -> KeyRange {
+    KeyRange::new(format!("a|00001|{from}").as_bytes(), format!("a|00001|{to}").as_bytes())
+}
+
+/// A model for which the whole group is loaded, and what comes of it: -5 and 5.
+fn loading() -> (Model, FetchId, LoadedPart, Loaded) {
+    let (fetch, position, mut model) = (FetchId(1), Position(1), Model::default());
+    model.loading.insert(fetch, (amounts("", "}"), Position(0)));
+    let mut pairs = PackedPairs::with_capacity(100, 1);
+    pairs.push(b"a|00001|1", b"-5");
+    let part = LoadedPart { position, pairs, known: amounts("", "2") };
+    let pair = Pair {
+        key: b"a|00001|2".to_vec(),
+        value: b"5".to_vec(),
+        attributes: Attributes::default(),
+    };
+    (model, fetch, part, Loaded { position, pairs: vec![pair], known: None })
+}
+
+#[test]
+fn the_rest_of_a_group_whose_beginning_was_given_up_need_not_come_to_zero() {
+    let (mut model, fetch, part, rest) = loading();
+    model.take(News::LoadedPart { fetch, part }).unwrap();
+    model.take(News::Reset { range: amounts("1", "2") }).unwrap();
+    model.take(News::Loaded { fetch, answer: Ok(rest) }).unwrap();
+    assert_eq!(model.loaded, [amounts("2", "}")]);
+}
+
+#[test]
+fn a_whole_group_comes_to_zero_or_is_seen_in_part() {
+    for (value, is_seen) in [("5", false), ("6", true)] {
+        let (mut model, fetch, part, mut rest) = loading();
+        rest.pairs[0].value = value.as_bytes().to_vec();
+        model.take(News::LoadedPart { fetch, part }).unwrap();
+        let told = model.take(News::Loaded { fetch, answer: Ok(rest) });
+        assert_eq!(told.is_err_and(|why| why.contains("seen in part")), is_seen, "{value}");
+    }
 }
