@@ -139,6 +139,7 @@ def test_what_was_acknowledged_outlives_the_power_of_all(tmp_path, disks):
         eventually(lambda: redis.Redis(port=cluster.ports[0]).execute_command("JOIN.ADD", *join) is not None)
         for _ in range(ROUNDS):
             written = lose_power(cluster, disks, 4)
+            assert len(written) > 20
             eventually(lambda: answers(cluster))
             for at in range(2):
                 client = redis.Redis(port=cluster.ports[at], socket_timeout=30)
