@@ -17,7 +17,7 @@ use headwater_base::source::{Attributes, BaseStore, FetchId, Pair, Position, Sto
 use headwater_base::{KeyRange, Millis};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// What is less than this part of a table is not worth one.
 const GIVEN_BACK_PART: usize = 8;
@@ -39,7 +39,7 @@ pub(crate) struct NextCommit {
 
 impl NextCommit {
     /// How many bytes a log of several machines is to take, where nothing is left open: a transaction is completed, whatever it comes to.
-    pub(crate) fn bytes_for_log(&self) -> usize {
+    fn bytes_for_log(&self) -> usize {
         let may_end = self.outside.is_some() && self.open_behind.is_none();
         if may_end { self.turn.bytes() } else { 0 }
     }
@@ -120,6 +120,13 @@ impl KeeperQueue {
         }
     }
 
+    /// Behind what was added to the turn that gathers: has that go to the log before it becomes too long.
+    pub(crate) fn bound_turn(&self, gathered: MutexGuard<'_, NextCommit>) {
+        let bytes = gathered.bytes_for_log();
+        drop(gathered);
+        self.shared.bound_turn(bytes);
+    }
+
     /// Forgets what was told of a transaction that will not end.
     pub(crate) fn forget_open(&self) {
         let mut gathered = lock(&self.gathered);
@@ -192,10 +199,8 @@ impl StoreHandle {
     fn tell(&self, add: impl FnOnce(&mut NextCommit) -> u64) -> Position {
         let mut gathered = lock(&self.front.gathered);
         let position = add(&mut gathered);
-        let bytes = gathered.bytes_for_log();
-        drop(gathered);
         self.front.told.store(position, Ordering::Release);
-        self.front.shared.bound_turn(bytes);
+        self.front.bound_turn(gathered);
         Position(position)
     }
 

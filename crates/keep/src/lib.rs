@@ -402,9 +402,7 @@ impl Store {
     pub fn end_transaction(&self) {
         let mut gathered = lock(&self.front.gathered);
         gathered.open_behind = None;
-        let bytes = gathered.bytes_for_log();
-        drop(gathered);
-        self.front.shared.bound_turn(bytes);
+        self.front.bound_turn(gathered);
     }
 
     /// Forgets the part of a transaction that was told, where the rest will not come.

@@ -130,18 +130,26 @@ fn what_the_log_has_at_once_comes_into_the_folder() {
     assert_eq!((pairs.len(), end), (2, Some(mark(2))));
 }
 
-#[test]
-fn writes_are_refused_behind_a_turn_that_is_long_until_the_log_has_it() {
-    let place = tempfile::tempdir().unwrap();
-    let appended = Appended::default();
+/// A store whose log takes little before writes are refused, and has what it was given in `appended`.
+fn open_narrow(path: &Path, appended: &Appended) -> (Store, Told) {
     let options = Options { table_bytes: 64 << 10, ..Options::default() };
     let feed = Feed::Log(Box::new(Queue(appended.clone())));
-    let (store, _told, _) = Told::try_open_with(place.path(), options, feed).unwrap();
+    let (store, told, _) = Told::try_open_with(path, options, feed).unwrap();
+    (store, told)
+}
+
+/// A key's value, of which some twenty are as much as a turn may have.
+fn put(keeper: &mut impl BaseStore, number: usize) {
+    let (key, value) = (format!("p|{number}"), vec![b'x'; 12_500]);
+    keeper.put(key.as_bytes(), &mut core::iter::once(&value[..]), Attributes::default());
+}
+
+#[test]
+fn writes_are_refused_behind_a_turn_that_is_long_until_the_log_has_it() {
+    let (place, appended) = (tempfile::tempdir().unwrap(), Appended::default());
+    let (store, _told) = open_narrow(place.path(), &appended);
     let mut keeper = store.keeper();
-    let mut put = |number: usize| {
-        let (key, value) = (format!("p|{number}"), vec![b'x'; 12_500]);
-        keeper.put(key.as_bytes(), &mut core::iter::once(&value[..]), Attributes::default());
-    };
+    let mut put = |number| put(&mut keeper, number);
     (0..20).for_each(&mut put);
     assert_eq!(store.refusal(), None);
     put(20);
@@ -165,15 +173,11 @@ fn writes_are_refused_behind_a_turn_that_is_long_until_the_log_has_it() {
 
 #[test]
 fn what_the_log_has_acknowledged_in_part_and_what_the_disk_has_room_for_allow_nothing_more() {
-    let place = tempfile::tempdir().unwrap();
-    let appended = Appended::default();
-    let options = Options { table_bytes: 64 << 10, ..Options::default() };
-    let feed = Feed::Log(Box::new(Queue(appended.clone())));
-    let (store, _told, _) = Told::try_open_with(place.path(), options, feed).unwrap();
+    let (place, appended) = (tempfile::tempdir().unwrap(), Appended::default());
+    let (store, _told) = open_narrow(place.path(), &appended);
     let mut keeper = store.keeper();
     for number in 0..20 {
-        let (key, value) = (format!("p|{number}"), vec![b'x'; 12_500]);
-        keeper.put(key.as_bytes(), &mut core::iter::once(&value[..]), Attributes::default());
+        put(&mut keeper, number);
         store.commit();
     }
     assert!(store.refuses_for_log());

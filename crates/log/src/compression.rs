@@ -44,13 +44,18 @@ mod tests {
 
     const MOST: usize = 1 << 30;
 
-    /// Words that follow from a seed.
-    fn words(seed: u64, length: usize) -> Vec<u8> {
+    /// Numbers that follow from a seed, in no order.
+    fn numbers(seed: u64) -> impl FnMut() -> usize {
         let mut state = seed;
-        let mut next = || {
+        move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) as usize
-        };
+        }
+    }
+
+    /// Words that follow from a seed.
+    fn words(seed: u64, length: usize) -> Vec<u8> {
+        let mut next = numbers(seed);
         let mut text = Vec::new();
         while text.len() < length {
             text.extend_from_slice([&b"time"[..], b" of ", b"water", b"\0\xff"][next() % 4]);
@@ -76,14 +81,8 @@ mod tests {
 
     #[test]
     fn what_does_not_become_shorter_stays() {
-        let mut state = 1_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        };
-        let noise: Vec<u8> = (0..20_000).map(|_| next()).collect();
+        let mut next = numbers(1);
+        let noise: Vec<u8> = (0..20_000).map(|_| next() as u8).collect();
         assert_eq!(compress(&noise), None);
     }
 

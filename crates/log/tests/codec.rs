@@ -41,15 +41,10 @@ fn drawn(draws: &mut Draws) -> (RecordHeader, Vec<u8>) {
     let mut payload: Vec<u8> = (0..draws.below(80)).map(|_| draws.bits() as u8).collect();
     if draws.below(4) == 0 {
         // Some are long enough to be compressed, and differ in how short they become.
-        let words: Vec<[u8; 5]> =
-            (0..1 + draws.below(300)).map(|_| draws.bits().to_le_bytes()).map(first).collect();
+        let words: Vec<_> = (0..1 + draws.below(300)).map(|_| draws.bits().to_le_bytes()).collect();
         payload.extend((0..draws.below(800)).flat_map(|_| words[draws.below(words.len())]));
     }
     (header, payload)
-}
-
-fn first(eight: [u8; 8]) -> [u8; 5] {
-    [eight[0], eight[1], eight[2], eight[3], eight[4]]
 }
 
 const STREAM: &str = "HW_test_0";

@@ -41,7 +41,7 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
     let leader = site.leader("RATE")?;
     load(&mut Connection::open(site.port(owner))?)?;
     let (mut waited, mut forwarded) = (Vec::new(), Vec::new());
-    let (mut posts, mut noise) = (Written::of(posts()), Written::of(noise()));
+    let (mut posts, mut noise) = (WriteRates::of(posts()), WriteRates::of(noise()));
     for round in 0..common.pairs {
         bar.set_message(format!("writes, round {round}"));
         for written in [&mut posts, &mut noise] {
@@ -106,14 +106,14 @@ pub(super) fn measure(site: &Site, common: &Common, bar: &ProgressBar) -> Result
 }
 
 /// Writes a second of values that are parts of a text.
-struct Written {
+struct WriteRates {
     text: Vec<u8>,
     /// Acknowledged by Headwater, and by NATS where they are packed; in each round.
     writes: Vec<f64>,
     packed: Vec<f64>,
 }
 
-impl Written {
+impl WriteRates {
     fn of(text: Vec<u8>) -> Self {
         Self { text, writes: Vec::new(), packed: Vec::new() }
     }
@@ -145,7 +145,7 @@ fn noise() -> Vec<u8> {
     (0..TEXT_BYTES / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
 }
 
-/// So many bytes of a text, which follow those of the number before.
+/// The part of a text with this number, `bytes` long: each follows the one before it, and behind the last one comes the first.
 fn part(text: &[u8], number: u64, bytes: usize) -> &[u8] {
     let at = (number as usize % (text.len() / bytes)) * bytes;
     &text[at..at + bytes]

@@ -222,24 +222,27 @@ fn values_that_are_longer_than_a_message_are_whole_at_the_next_owner() {
             other => panic!("{key} is {other:?}"),
         }
     };
-    let set = |client: &mut redis::Connection, words: &[&[u8]]| {
+    let write = |client: &mut redis::Connection, words: &[&[u8]]| {
         let began = Instant::now();
-        let mut command = redis::cmd("MSET");
+        let mut command = redis::Cmd::new();
         command.arg(words);
-        while let Err(why) = command.query::<()>(client) {
+        while let Err(why) = command.exec(client) {
             assert!(crate::cluster::is_refused_by_log(&why) && began.elapsed() < PATIENCE, "{why}");
         }
     };
     let mut expected = Vec::new();
     for (number, length) in LENGTHS.into_iter().enumerate() {
         let (key, value) = (format!("v|{number}"), bytes(length, number as u64));
-        set(&mut cluster.client((owner + number) % NODES), &[key.as_bytes(), &value]);
+        write(&mut cluster.client((owner + number) % NODES), &[b"MSET", key.as_bytes(), &value]);
         expected.push((key, value));
     }
     // Several in one turn, between short ones; a part of one is changed; and one is a stream.
     let pair = [bytes(2 * MOST, 20), bytes(3 * MOST, 21)];
     let mut client = cluster.client(owner);
-    set(&mut client, &[b"short", b"1", b"m|a", &pair[0], b"m|b", &pair[1], b"m|c", b"2"]);
+    write(
+        &mut client,
+        &[b"MSET", b"short", b"1", b"m|a", &pair[0], b"m|b", &pair[1], b"m|c", b"2"],
+    );
     let [first, mut second] = pair;
     ask(&mut client, "SETRANGE m|b 2000000 changed").unwrap();
     second[2_000_000..2_000_007].copy_from_slice(b"changed");
@@ -247,12 +250,7 @@ fn values_that_are_longer_than_a_message_are_whole_at_the_next_owner() {
     let long = bytes(3 * MOST, 22);
     let (one, other) = long.split_at(MOST + 7);
     for part in [one, other] {
-        let began = Instant::now();
-        let mut command = redis::cmd("STREAM.APPEND");
-        let append = command.arg("stream").arg(part);
-        while let Err(why) = append.exec(&mut client) {
-            assert!(crate::cluster::is_refused_by_log(&why) && began.elapsed() < PATIENCE, "{why}");
-        }
+        write(&mut client, &[b"STREAM.APPEND", b"stream", part]);
     }
     for (key, value) in &expected {
         for at in 0..NODES {

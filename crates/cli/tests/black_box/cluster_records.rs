@@ -12,6 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+/// The command of the only node of a cluster, which has the NATS servers at `urls`, and their monitoring.
+fn command((urls, monitoring): (&str, &[String]), port: u16, data: &Path) -> Command {
+    let mut command = program();
+    command.args(["serve", "--shards", "1", "--node", "n1", "--port", &port.to_string()]);
+    command.args(["--advertise", &format!("127.0.0.1:{port}"), "--cluster", urls]);
+    monitoring.iter().for_each(|url| _ = command.args(["--nats-monitoring", url]));
+    command.arg("--data").arg(data);
+    command
+}
+
 /// The only node of a cluster.
 struct Alone {
     command: Box<dyn Fn() -> Command>,
@@ -27,12 +37,8 @@ impl Alone {
         let (urls, monitoring) = (nats.urls(&ALL), nats.monitoring());
         let (data, log_file) = (folder.join(name), log.clone());
         let command = move || {
-            let mut command = program();
-            command.args(["serve", "--shards", "1", "--node", "n1", "--cluster-name", name]);
-            command.args(["--port", &port.to_string()]);
-            command.args(["--advertise", &format!("127.0.0.1:{port}"), "--cluster", &urls]);
-            monitoring.iter().for_each(|url| _ = command.args(["--nats-monitoring", url]));
-            command.arg("--data").arg(&data).arg("--log-file").arg(&log_file);
+            let mut command = command((&urls, &monitoring), port, &data);
+            command.args(["--cluster-name", name]).arg("--log-file").arg(&log_file);
             command
         };
         let mut alone = Self { command: Box::new(command), node: None, log, port };
@@ -163,13 +169,10 @@ fn nodes_speak_to_nats_servers_over_tls_with_certificates_both_ways() {
         assert!(told.contains("cannot be reached"), "{name}: {told}");
     }
     let [port] = free_ports(1)[..] else { panic!("one port") };
-    let config = config("good", &format!("{ca}{keys}"));
+    let (config, monitoring) = (config("good", &format!("{ca}{keys}")), nats.monitoring());
     for value in ["one", "two"] {
-        let mut command = program();
-        command.args(["serve", "--shards", "1", "--node", "n1", "--port", &port.to_string()]);
-        command.args(["--advertise", &format!("127.0.0.1:{port}"), "--cluster", &urls]);
-        nats.monitoring().iter().for_each(|url| _ = command.args(["--nats-monitoring", url]));
-        command.args(["--config", &config]).arg("--data").arg(folder.path().join(value));
+        let mut command = command((&urls, &monitoring), port, &folder.path().join(value));
+        command.args(["--config", &config]);
         let mut node = Node::start(command);
         let mut client = connect(port);
         let began = Instant::now();

@@ -384,8 +384,7 @@ impl Driver {
             Told::Append { last, turn } => {
                 if turn.len() > TURN_BYTES_MAX {
                     // Whoever reads such a record stops for good, so it is never written.
-                    self.lease.answers_until.store(0, Ordering::Release);
-                    begin_again(&too_long(turn.len()));
+                    self.stop_answering(&too_long(turn.len()));
                 }
                 if let Some(turn) = self.replica.append(0, &turn, now, effects) {
                     self.appended.push_back((turn, last));
@@ -507,6 +506,12 @@ impl Driver {
         });
     }
 
+    /// Nothing more is answered of what is not acknowledged: the process begins anew.
+    fn stop_answering(&self, why: &str) -> ! {
+        self.lease.answers_until.store(0, Ordering::Release);
+        begin_again(why)
+    }
+
     fn follow(&mut self, effect: ReplicaEffect, says: &Sender<Event>) {
         match effect {
             ReplicaEffect::Log(request) => self.servers.log().send(request),
@@ -545,12 +550,9 @@ impl Driver {
             // The process begins anew by itself, or ends, as soon as others know that they may have the shard. Whatever its log has come to meanwhile (the next owner
             // may have let go of what this one has not read) is for whoever opens the folder next.
             ReplicaEffect::Stop(_) | ReplicaEffect::Halt(_) if self.releasing.is_some() => {}
-            ReplicaEffect::Stop(_) => {
-                self.lease.answers_until.store(0, Ordering::Release);
-                begin_again(
-                    "the node owns the shard no more: its lease is lost, or the log has not acknowledged what it appended",
-                );
-            }
+            ReplicaEffect::Stop(_) => self.stop_answering(
+                "the node owns the shard no more: its lease is lost, or the log has not acknowledged what it appended",
+            ),
             ReplicaEffect::Halt(ReplicaStop::Log(stop)) => match stop.folder() {
                 FolderFate::Reloads => self.load(&stop),
                 FolderFate::Discarded { sequence } => {

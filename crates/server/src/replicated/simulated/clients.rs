@@ -6,7 +6,7 @@ use super::history::{
     CHAINS, COUNTERS, Effect, History, LISTS, Operation, PAIR_COUNTER, PAIR_LIST, PLACES,
     REGISTERS, STREAM, TEXT, Told, text_of, value_of, whose_value,
 };
-use super::world::{Servers, Workload};
+use super::world::{Breadth, Servers};
 use crate::simulated::{Come, Pipe, integer, request};
 use crate::wire_protocol::WireProtocol;
 use headwater_model::rng::Rng;
@@ -22,7 +22,7 @@ const PATIENCE_MIN: u64 = 2_000;
 
 /// For how long values are lent, in milliseconds.
 const TIMES: [u64; 5] = [1, 100, 500, 2000, 6000];
-/// Effects are taken of one of so many posts, the last ones.
+/// How many of the newest posts may have their effects taken.
 const RECENT: usize = 5;
 
 pub(super) fn list(at: usize) -> String {
@@ -110,7 +110,7 @@ pub(super) struct Clients {
     sessions: usize,
     /// How many of a hundred operations only read.
     reads: usize,
-    workload: Workload,
+    breadth: Breadth,
     pub(super) seen: ClientsSeen,
 }
 
@@ -186,7 +186,8 @@ fn told(operation: Operation, replies: &[Frame]) -> Result<Option<Told>, String>
     };
     told.map(Some).ok_or_else(wrong)
 }
-/// The same, of the pair that changes in one transaction.
+
+/// What the reply to operations on the pair says, which changes in one transaction; `None`: it is no such reply.
 fn told_of_both(operation: Operation, last: &Frame) -> Option<Told> {
     let Frame::Array(pair) = last else { return None };
     let [count, list] = &**pair else { return None };
@@ -200,11 +201,11 @@ fn told_of_both(operation: Operation, last: &Frame) -> Option<Told> {
 }
 
 /// The requests of an operation, and how many replies they have.
-fn requests(operation: Operation, which: usize, workload: Workload) -> (Vec<u8>, usize) {
+fn requests(operation: Operation, which: usize, breadth: Breadth) -> (Vec<u8>, usize) {
     let text = text_of(which);
-    let value = match workload {
-        Workload::Narrow => which.to_string(),
-        Workload::Wide => value_of(which),
+    let value = match breadth {
+        Breadth::Narrow => which.to_string(),
+        Breadth::Wide => value_of(which),
     };
     debug_assert_eq!(text.len(), TEXT);
     let one = |words: &[&str]| (request(words), 1);
@@ -254,14 +255,14 @@ fn requests(operation: Operation, which: usize, workload: Workload) -> (Vec<u8>,
 }
 
 /// All operations that read.
-pub(super) fn reads(workload: Workload) -> Vec<Operation> {
+pub(super) fn reads(breadth: Breadth) -> Vec<Operation> {
     let lists = (0..LISTS).flat_map(|at| [Operation::ReadList(at), Operation::ReadJoin(at)]);
     let counters = (0..COUNTERS).map(Operation::ReadCounter);
     let registers = (0..REGISTERS).map(Operation::ReadRegister);
     let narrow = lists.chain(counters).chain(registers).chain([Operation::ReadBoth]);
-    match workload {
-        Workload::Narrow => narrow.collect(),
-        Workload::Wide => {
+    match breadth {
+        Breadth::Narrow => narrow.collect(),
+        Breadth::Wide => {
             let places = (0..PLACES).map(Operation::ReadPlace);
             let more = [Operation::ReadList(STREAM), Operation::ReadPosts];
             let chains = (0..CHAINS).map(Operation::ReadChain);
@@ -271,18 +272,18 @@ pub(super) fn reads(workload: Workload) -> Vec<Operation> {
 }
 
 /// Some clients speak memcached's protocol; the first one reads everything in the end.
-fn protocol_of(client: usize, workload: Workload) -> WireProtocol {
-    match workload {
-        Workload::Wide if client == 2 => WireProtocol::Memcached,
+fn protocol_of(client: usize, breadth: Breadth) -> WireProtocol {
+    match breadth {
+        Breadth::Wide if client == 2 => WireProtocol::Memcached,
         _ => WireProtocol::Resp,
     }
 }
 
-fn draw(rng: &mut Rng, (reads, workload): (usize, Workload), history: &History) -> Operation {
+fn draw(rng: &mut Rng, (reads, breadth): (usize, Breadth), history: &History) -> Operation {
     if rng.chance(reads) {
-        return *rng.pick(&self::reads(workload));
+        return *rng.pick(&self::reads(breadth));
     }
-    if workload == Workload::Wide && rng.chance(60) {
+    if breadth == Breadth::Wide && rng.chance(60) {
         return draw_more(rng, history);
     }
     match rng.below(10) {
@@ -294,9 +295,8 @@ fn draw(rng: &mut Rng, (reads, workload): (usize, Workload), history: &History) 
     }
 }
 
-/// What only a wide workload has.
+/// One of the operations that [`Breadth::Wide`] alone has.
 fn draw_more(rng: &mut Rng, history: &History) -> Operation {
-    let posts = history.posts();
     let (place, time) = (rng.below(PLACES), TIMES[rng.below(TIMES.len())]);
     match rng.below(20) {
         14.. => Operation::Hold(rng.below(CHAINS)),
@@ -304,19 +304,22 @@ fn draw_more(rng: &mut Rng, history: &History) -> Operation {
         12 => Operation::Limit(place, Some(time)),
         13 => Operation::Limit(place, None),
         0 => Operation::Append(STREAM),
-        1..=7 if !posts.is_empty() => {
-            let recent = &posts[posts.len().saturating_sub(RECENT)..];
-            Operation::Take(*rng.pick(&Effect::ALL), *rng.pick(recent))
-        }
+        1..=7 => match &*history.posts() {
+            [] => Operation::Post,
+            posts => {
+                let recent = &posts[posts.len().saturating_sub(RECENT)..];
+                Operation::Take(*rng.pick(&Effect::ALL), *rng.pick(recent))
+            }
+        },
         _ => Operation::Post,
     }
 }
 
 impl Clients {
-    /// So many clients, of whose operations so many of a hundred only read.
-    pub(super) fn new(count: usize, reads: usize, workload: Workload) -> Self {
-        let all = (0..count).map(|at| Client::new(protocol_of(at, workload))).collect();
-        Self { all, sessions: 0, reads, workload, seen: ClientsSeen::default() }
+    /// Clients, as many as `count`; `reads` of a hundred operations only read.
+    pub(super) fn new(count: usize, reads: usize, breadth: Breadth) -> Self {
+        let all = (0..count).map(|at| Client::new(protocol_of(at, breadth))).collect();
+        Self { all, sessions: 0, reads, breadth, seen: ClientsSeen::default() }
     }
 
     /// Whether nobody waits for anything.
@@ -348,7 +351,7 @@ impl Clients {
         let at = rng.below(self.all.len());
         let client = &mut self.all[at];
         let operation = match client.protocol {
-            WireProtocol::Resp => draw(rng, (self.reads, self.workload), history),
+            WireProtocol::Resp => draw(rng, (self.reads, self.breadth), history),
             WireProtocol::Memcached => items::draw(rng, self.reads),
         };
         let operation = client.swaps(operation, history);
@@ -377,7 +380,7 @@ impl Clients {
         let Some(pipe) = &client.pipe else { return false };
         let which = history.begin(operation, client.session, now);
         let (bytes, replies) = match client.protocol {
-            WireProtocol::Resp => requests(operation, which, self.workload),
+            WireProtocol::Resp => requests(operation, which, self.breadth),
             WireProtocol::Memcached => (items::request(operation, which), 1),
         };
         let (bytes, replies) = match operation {

@@ -21,7 +21,7 @@ mod registers;
 pub(super) use effects::{Effect, Shown};
 
 use headwater_sim::replicated::check_order;
-use registers::Cell;
+use registers::SingleValue;
 use std::collections::BTreeMap;
 
 /// How many lists, counters and registers there are.
@@ -39,8 +39,9 @@ pub(super) const PAIR_COUNTER: usize = COUNTERS;
 pub(super) const STREAM: usize = PAIR_LIST + 1;
 /// How long a text is that a list grows by.
 pub(super) const TEXT: usize = 6;
-/// Of so many values one is large, up to so many bytes.
+/// One value of this many is large.
 const LARGE_IN: usize = 5;
+/// Most bytes of a large value.
 const LARGE: usize = 900;
 
 /// What a client asks.
@@ -61,9 +62,9 @@ pub(super) enum Operation {
     /// The counter and the list of the pair grow in one transaction.
     Both,
     ReadBoth,
-    /// A place has this operation's own value, for so many milliseconds, or for ever.
+    /// A place has this operation's own value, for this many milliseconds; `None`: for ever.
     Lend(usize, Option<u64>),
-    /// What a place has goes after so many milliseconds from now on, or never.
+    /// What a place has goes when this many milliseconds are over; `None`: never.
     Limit(usize, Option<u64>),
     ReadPlace(usize),
     /// What a chain has is read, to be replaced.
@@ -148,7 +149,7 @@ fn texts(list: &str) -> Result<Vec<usize>, String> {
 }
 
 impl History {
-    /// Of owners whose clocks are apart by so much at most.
+    /// The history of a cluster whose owners have clocks that are `clocks_apart` milliseconds apart at most.
     pub(super) fn new(clocks_apart: u64) -> Self {
         Self { asked: Vec::new(), clocks_apart }
     }
@@ -177,9 +178,10 @@ impl History {
     pub(super) fn check(&self, joins_are_current: bool) -> Result<(), String> {
         (0..=STREAM).try_for_each(|list| self.check_list(list, joins_are_current))?;
         (0..=PAIR_COUNTER).try_for_each(|counter| self.check_counter(counter))?;
-        (0..REGISTERS).try_for_each(|register| self.check_register(Cell::Register(register)))?;
+        (0..REGISTERS)
+            .try_for_each(|register| self.check_register(SingleValue::Register(register)))?;
         (0..PLACES).try_for_each(|place| {
-            self.check_register(Cell::Place(place))?;
+            self.check_register(SingleValue::Place(place))?;
             self.check_lent(place)
         })?;
         (0..CHAINS).try_for_each(|chain| self.check_chain(chain))?;

@@ -1,6 +1,6 @@
 //! Seeds of nodes of a cluster, and what is left out on purpose.
 
-use super::world::{Ran, Seen, Shape, Workload, run};
+use super::world::{Breadth, ClusterShape, Ran, Seen, run};
 use super::{ANSWERS_AT_ONCE, BELIEVES_ALL};
 use headwater_sim::replicated::LogFaults;
 use std::cell::Cell;
@@ -25,10 +25,10 @@ const HAPPENS: [&str; 12] = [
     "pauses",
 ];
 
-const ONE_SHARD: Shape = Shape { shards: 1, nodes: 3, workload: Workload::Wide };
-const TWO_SHARDS: Shape = Shape { shards: 2, nodes: 2, workload: Workload::Wide };
-const ONE_SHARD_NARROW: Shape = Shape { workload: Workload::Narrow, ..ONE_SHARD };
-const TWO_SHARDS_NARROW: Shape = Shape { workload: Workload::Narrow, ..TWO_SHARDS };
+const ONE_SHARD: ClusterShape = ClusterShape { shards: 1, nodes: 3, breadth: Breadth::Wide };
+const TWO_SHARDS: ClusterShape = ClusterShape { shards: 2, nodes: 2, breadth: Breadth::Wide };
+const ONE_SHARD_NARROW: ClusterShape = ClusterShape { breadth: Breadth::Narrow, ..ONE_SHARD };
+const TWO_SHARDS_NARROW: ClusterShape = ClusterShape { breadth: Breadth::Narrow, ..TWO_SHARDS };
 /// Seeds for each of what is left out.
 const CUT_SEEDS: u64 = 20;
 
@@ -36,14 +36,18 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-fn simulate(seed: u64, shape: Shape, change: &dyn Fn(&mut LogFaults)) -> Result<Ran, String> {
+fn simulate(
+    seed: u64,
+    shape: ClusterShape,
+    change: &dyn Fn(&mut LogFaults),
+) -> Result<Ran, String> {
     let ran = catch_unwind(AssertUnwindSafe(|| run(seed, shape, change)));
     let ran = ran.unwrap_or_else(|_| Err(String::from("it panics")));
     ran.map_err(|wrong| format!("HEADWATER_NODES_SEED={seed}: {wrong}"))
 }
 
 /// Runs seeds in as many threads as there are processors.
-fn run_all(otherwise: u64, shape: Shape) -> Seen {
+fn run_all(otherwise: u64, shape: ClusterShape) -> Seen {
     let first = number("HEADWATER_NODES_FIRST").unwrap_or(0);
     let seeds = match number("HEADWATER_NODES_SEED") {
         Some(seed) => seed..seed + 1,
@@ -129,7 +133,7 @@ fn a_seed_is_the_same_each_time() {
 /// In how many seeds something left out is noticed, and what is said then.
 fn found(
     cut: &'static LocalKey<Cell<bool>>,
-    shape: Shape,
+    shape: ClusterShape,
     change: &dyn Fn(&mut LogFaults),
 ) -> Vec<String> {
     cut.set(true);

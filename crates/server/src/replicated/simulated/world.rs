@@ -43,10 +43,10 @@ pub(super) struct Ran {
     pub(super) asked: Vec<Asked>,
 }
 
-/// What clients ask.
+/// How many kinds of operations clients ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Workload {
-    /// What seeds that failed once were of.
+pub(super) enum Breadth {
+    /// Those that there were when some of the seeds failed that are tested again.
     Narrow,
     /// Everything.
     Wide,
@@ -54,10 +54,10 @@ pub(super) enum Workload {
 
 /// How many shards there are, how many nodes each of them has, and what clients ask.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct ClusterShape {
     pub(super) shards: u16,
     pub(super) nodes: usize,
-    pub(super) workload: Workload,
+    pub(super) breadth: Breadth,
 }
 
 /// Where clients connect.
@@ -107,7 +107,7 @@ pub(super) struct World {
     shared: Shared,
     shards: u16,
     nodes: usize,
-    workload: Workload,
+    breadth: Breadth,
     cluster: Cluster,
     links: Links,
     folders: TempDir,
@@ -147,7 +147,7 @@ impl World {
     /// That of a seed.
     pub(super) fn new(
         seed: u64,
-        Shape { shards, nodes, workload }: Shape,
+        ClusterShape { shards, nodes, breadth }: ClusterShape,
         change: &dyn Fn(&mut LogFaults),
     ) -> Result<Self, String> {
         let mut rng = Rng::new(seed);
@@ -156,8 +156,8 @@ impl World {
         let shard_of: Vec<usize> = (0..usize::from(shards) * nodes).map(|at| at / nodes).collect();
         let cloud = Cloud::new(&shard_of);
         let shared = Shared::new(Rng::new(rng.bits()), faults, cloud);
-        let clients = Clients::new(1 + rng.below(5), *rng.pick(&[30, 50, 90]), workload);
-        if workload == Workload::Wide {
+        let clients = Clients::new(1 + rng.below(5), *rng.pick(&[30, 50, 90]), breadth);
+        if breadth == Breadth::Wide {
             let common = &mut *shared.lock();
             common.message_bytes_max = *rng.pick(&MESSAGE_BYTES_MAX);
             common.clocks_apart = *rng.pick(&CLOCKS_APART);
@@ -169,7 +169,7 @@ impl World {
             shared,
             shards,
             nodes,
-            workload,
+            breadth,
             cluster,
             links: Links::default(),
             folders: room(),
@@ -426,7 +426,11 @@ impl World {
 ///
 /// # Errors
 /// What was promised was not kept.
-pub(super) fn run(seed: u64, shape: Shape, change: &dyn Fn(&mut LogFaults)) -> Result<Ran, String> {
+pub(super) fn run(
+    seed: u64,
+    shape: ClusterShape,
+    change: &dyn Fn(&mut LogFaults),
+) -> Result<Ran, String> {
     let mut world = World::new(seed, shape, change)?;
     let faults = world.shared.lock().faults.clone();
     world.shared.lock().faults = LogFaults { snapshots: faults.snapshots, ..LogFaults::default() };

@@ -6,30 +6,30 @@ use std::collections::BTreeMap;
 
 /// A key that has one value at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cell {
+pub(super) enum SingleValue {
     Register(usize),
     Place(usize),
 }
 
-/// What an operation does with a cell.
+/// What an operation does with such a key.
 #[derive(PartialEq, Eq)]
-enum Access {
+enum ValueUse {
     Sets,
     Removes,
     Reads,
 }
 
 impl Operation {
-    fn access(self, cell: Cell) -> Option<Access> {
+    fn access(self, key: SingleValue) -> Option<ValueUse> {
         let (access, of) = match self {
-            Self::Set(at) => (Access::Sets, Cell::Register(at)),
-            Self::Remove(at) => (Access::Removes, Cell::Register(at)),
-            Self::ReadRegister(at) => (Access::Reads, Cell::Register(at)),
-            Self::Lend(at, _) => (Access::Sets, Cell::Place(at)),
-            Self::ReadPlace(at) => (Access::Reads, Cell::Place(at)),
+            Self::Set(at) => (ValueUse::Sets, SingleValue::Register(at)),
+            Self::Remove(at) => (ValueUse::Removes, SingleValue::Register(at)),
+            Self::ReadRegister(at) => (ValueUse::Reads, SingleValue::Register(at)),
+            Self::Lend(at, _) => (ValueUse::Sets, SingleValue::Place(at)),
+            Self::ReadPlace(at) => (ValueUse::Reads, SingleValue::Place(at)),
             _ => return None,
         };
-        (of == cell).then_some(access)
+        (of == key).then_some(access)
     }
 }
 
@@ -53,11 +53,11 @@ impl Zone {
 }
 
 impl History {
-    pub(super) fn check_register(&self, cell: Cell) -> Result<(), String> {
+    pub(super) fn check_register(&self, key: SingleValue) -> Result<(), String> {
         let mut zones = BTreeMap::new();
         let mut removals: Vec<(u64, u64, usize)> = Vec::new();
         let sets: BTreeMap<usize, &Asked> =
-            self.all().filter(|(_, it)| it.operation.access(cell) == Some(Access::Sets)).collect();
+            self.all().filter(|(_, it)| it.operation.access(key) == Some(ValueUse::Sets)).collect();
         for (which, asked) in &sets {
             if let Some(end) = asked.end() {
                 let zone = Zone { first_end: end, last_began: asked.began, value: *which };
@@ -65,12 +65,12 @@ impl History {
             }
         }
         for (which, asked) in self.all() {
-            match (asked.operation.access(cell), &asked.answer) {
-                (Some(Access::Removes), answer) if !asked.is_refused() => {
+            match (asked.operation.access(key), &asked.answer) {
+                (Some(ValueUse::Removes), answer) if !asked.is_refused() => {
                     let end = answer.as_ref().map_or(u64::MAX, |(end, _)| *end);
                     removals.push((asked.began, end, which));
                 }
-                (Some(Access::Reads), Some((end, Told::Value(Some(value))))) => {
+                (Some(ValueUse::Reads), Some((end, Told::Value(Some(value))))) => {
                     let of_nobody = || format!("operation {which} saw {value}, which nobody set");
                     let set = sets.get(value).ok_or_else(of_nobody)?;
                     if set.is_refused() || *end < set.began {
@@ -87,8 +87,8 @@ impl History {
                 _ => {}
             }
         }
-        let what = format!("{cell:?}");
-        let empty = self.reads_of_nothing(cell);
+        let what = format!("{key:?}");
+        let empty = self.reads_of_nothing(key);
         for one in zones.values().filter(|zone| zone.was_there_throughout()) {
             let (begin, end) = one.span();
             let within = |(first, last): (u64, u64)| begin < first && last < end;
@@ -117,18 +117,18 @@ impl History {
                 ));
             }
         }
-        match cell {
-            Cell::Register(_) => self.check_empty(cell, &removals),
+        match key {
+            SingleValue::Register(_) => self.check_empty(key, &removals),
             // Values go by themselves as well.
-            Cell::Place(_) => Ok(()),
+            SingleValue::Place(_) => Ok(()),
         }
     }
 
     /// Reads that saw nothing, and their times.
-    fn reads_of_nothing(&self, cell: Cell) -> Vec<(usize, u64, u64)> {
+    fn reads_of_nothing(&self, key: SingleValue) -> Vec<(usize, u64, u64)> {
         let of = |(which, asked): (usize, &Asked)| match asked.answer {
             Some((end, Told::Value(None)))
-                if asked.operation.access(cell) == Some(Access::Reads) =>
+                if asked.operation.access(key) == Some(ValueUse::Reads) =>
             {
                 Some((which, asked.began, end))
             }
@@ -138,13 +138,13 @@ impl History {
     }
 
     /// Who saw nothing in a register can have: nobody had set it before, or there was a removal with no value set between the two.
-    fn check_empty(&self, cell: Cell, removals: &[(u64, u64, usize)]) -> Result<(), String> {
+    fn check_empty(&self, key: SingleValue, removals: &[(u64, u64, usize)]) -> Result<(), String> {
         // What nobody has removed was never set, at the beginning.
         let beginning = [(0, 0, usize::MAX)];
-        for (which, began, end) in self.reads_of_nothing(cell) {
+        for (which, began, end) in self.reads_of_nothing(key) {
             let was_set_between = |removed: u64| {
                 self.asked.iter().any(|asked| {
-                    asked.operation.access(cell) == Some(Access::Sets)
+                    asked.operation.access(key) == Some(ValueUse::Sets)
                         && asked.began > removed
                         && asked.end().is_some_and(|set| set < began)
                 })
@@ -152,7 +152,7 @@ impl History {
             let mut before = removals.iter().chain(&beginning).filter(|it| it.0 <= end);
             if before.all(|it| was_set_between(it.1)) {
                 return Err(format!(
-                    "operation {which} saw nothing in {cell:?}, which was set: that is lost"
+                    "operation {which} saw nothing in {key:?}, which was set: that is lost"
                 ));
             }
         }

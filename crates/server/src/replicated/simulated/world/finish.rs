@@ -1,6 +1,6 @@
 //! The end of a simulation: all faults are over, and what was promised is looked at.
 
-use super::{CALM, STEP, Servers, Workload, World};
+use super::{Breadth, CALM, STEP, Servers, World};
 use crate::replicated::simulated::clients::{POSTS, posts_of, reads};
 use crate::replicated::simulated::history::{
     Asked, COUNTERS, Effect, LISTS, Operation, Shown, Told,
@@ -75,7 +75,7 @@ impl World {
             &["FLOW.ADD", "g", "ON", "l|<n>", "COPY", "g|all|<n> = copy l|<n>"],
             &is_done,
         )?;
-        if self.workload == Workload::Wide {
+        if self.breadth == Breadth::Wide {
             self.await_answer(&["JOIN.ADD", "y", "y|all|<n> = copy x|<n>"], &is_done)?;
             let effects = [
                 ("near", "t|<n>", "u|<n> = copy t|<n>"),
@@ -168,7 +168,7 @@ impl World {
     /// A client reads all there is.
     fn read_everything(&mut self) -> Result<(), String> {
         let until = self.cluster.now + CALM;
-        for operation in reads(self.workload) {
+        for operation in reads(self.breadth) {
             loop {
                 let now = self.cluster.now;
                 if now > until {
@@ -215,11 +215,11 @@ impl World {
         };
         self.await_answer(&["GET", "e"], &is_sum)
             .map_err(|wrong| format!("a sum: {wrong}, and is {sum}"))?;
-        let more = (self.workload == Workload::Wide).then_some(["y|", "y}"]);
+        let more = (self.breadth == Breadth::Wide).then_some(["y|", "y}"]);
         for range in [["d|", "d}"], ["e", "f"]].into_iter().chain(more) {
             self.await_answer(&["VERIFY", range[0], range[1]], &|answer| answer == "*0\\r\\n")?;
         }
-        if self.workload == Workload::Wide { self.check_effects() } else { Ok(()) }
+        if self.breadth == Breadth::Wide { self.check_effects() } else { Ok(()) }
     }
 
     /// Each post has its effects, and none of them comes again a while later.
